@@ -1,0 +1,146 @@
+"""Any registered module <-> plain dict <-> canonical JSON <-> hash.
+
+The runtime objects are the specification: a module is written as ``{"kind": "Committee", "k": 2, ...}`` by walking its
+fields, and read back by calling its constructor, which validates. No class has a mirrored specification class.
+"""
+
+import dataclasses
+import hashlib
+import inspect
+import json
+import types
+import typing
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.registry import lookup, registered
+
+T = TypeVar("T")
+
+
+def encode(value: Any) -> Any:
+    """A module, container or number as plain data that JSON can hold."""
+    if isinstance(value, eqx.Module):
+        fields = [field for field in dataclasses.fields(value) if field.init]
+        return {"kind": type(value).__name__} | {field.name: encode(getattr(value, field.name)) for field in fields}
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return encode(np.asarray(value).tolist())
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        if not np.isfinite(value):
+            raise InvalidInput(f"A number in a specification must be finite, but is {value}.")
+        return value
+    if callable(value):
+        name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(value))}"
+        return {"kind": "callable", "name": name}
+    raise InvalidInput(f"A value of type {type(value).__name__} has no place in a specification.")
+
+
+def to_json(value: Any) -> str:
+    """Canonical JSON: sorted keys, no spaces, shortest exact numbers."""
+    return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def content_hash(value: Any) -> str:
+    """Hexadecimal SHA-256 of the canonical JSON."""
+    return hashlib.sha256(to_json(value).encode()).hexdigest()
+
+
+def decode(data: Any, expected: type[T], path: str = "") -> T:
+    """Build the object that plain data describes; ``expected`` is the class or family that must come out.
+
+    A mapping without ``kind`` is read as the expected class when that class is a concrete one. A bare word is read as
+    the class of that name with its defaults. Errors name the path of the field.
+    """
+    if isinstance(data, expected):
+        return data
+    with _at(path):
+        if isinstance(data, str):
+            cls, data = lookup(data, expected), {}
+        elif not isinstance(data, dict):
+            raise InvalidInput(f"must be a table with a `kind`, but is {data!r}.")
+        elif "kind" in data:
+            kind = data["kind"]
+            if kind == "callable":
+                raise InvalidInput(f"the Python function {data.get('name')!r} cannot be rebuilt from a file.")
+            cls, data = lookup(str(kind), expected), {key: item for key, item in data.items() if key != "kind"}
+        elif registered().get(expected.__name__) is expected:
+            cls = expected
+        else:
+            raise InvalidInput(f"needs a `kind`. Allowed: {', '.join(sorted(registered(expected)))}.")
+        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+        unknown = [key for key in data if key not in fields]
+        if unknown:
+            raise InvalidInput(f"`{cls.__name__}` has no field {unknown[0]!r}: {nearest(unknown[0], fields)}")
+        needed = [
+            name
+            for name, parameter in inspect.signature(cls.__init__).parameters.items()
+            if name != "self" and parameter.default is inspect.Parameter.empty
+        ]
+        missing = [name for name in needed if name in fields and name not in data]
+        if missing:
+            raise InvalidInput(f"`{cls.__name__}` needs the field `{missing[0]}`.")
+    hints = typing.get_type_hints(cls)
+    values = {name: _decode_field(item, hints[name], f"{path}.{name}" if path else name) for name, item in data.items()}
+    with _at(path):
+        return cls(**values)
+
+
+def from_json(text: str, expected: type[T]) -> T:
+    """The inverse of `to_json`."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"The specification is not valid JSON: {error}.") from None
+    return decode(data, expected)
+
+
+def _decode_field(value: Any, hint: Any, path: str) -> Any:
+    """Decode a field's value when its annotation names a module; anything else is left to the field's converter."""
+    family = _module_family(hint)
+    if family is None:  # a field of any type may hold a module all the same, and then says its kind
+        return decode(value, eqx.Module, path) if isinstance(value, dict) and "kind" in value else value
+    parse = getattr(family, "parse", None)
+    if isinstance(value, str) and parse is not None:
+        with _at(path):
+            return parse(value)
+    if isinstance(value, list):
+        return tuple(_decode_field(item, family, f"{path}[{index}]") for index, item in enumerate(value))
+    if isinstance(value, str | dict):
+        return decode(value, family, path)
+    return value
+
+
+def _module_family(hint: Any) -> type | None:
+    """The module class named by an annotation such as ``X``, ``X | None`` or ``tuple[X, ...]``."""
+    if isinstance(hint, type) and issubclass(hint, eqx.Module):
+        return hint
+    if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
+        families = [_module_family(argument) for argument in typing.get_args(hint)]
+        return next((family for family in families if family is not None), None)
+    return None
+
+
+class _at:
+    """Put the path of the field before the sentence of an error raised inside."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, InvalidInput) and self.path and not getattr(error, "has_path", False):
+            located = type(error)(f"`{self.path}`: {error}")
+            located.has_path = True  # pyright: ignore[reportAttributeAccessIssue]
+            raise located from None

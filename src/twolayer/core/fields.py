@@ -1,0 +1,150 @@
+"""Converters for the fields of our modules: liberal in what they take, one clear sentence when they refuse.
+
+A converter runs before anything else sees the value, so a wrong field fails at construction and names itself.
+Numbers that one may differentiate or sweep stay as they are when they are JAX arrays or tracers; plain Python and
+NumPy numbers become ``float`` and float64 arrays, so that no digit is lost before double precision is switched on.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from twolayer.core.errors import InvalidInput, nearest
+
+MAX_COUNT = 2**53
+
+
+def is_traced(value: Any) -> bool:
+    """Whether the value is only known inside a transformation, where it cannot be checked."""
+    return isinstance(value, jax.core.Tracer)
+
+
+def _refuse(name: str, must: str, value: Any) -> InvalidInput:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    return InvalidInput(f"Argument `{name}` must be {must}, but is {shown}.")
+
+
+def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False) -> Callable[[Any], Any]:
+    """Converter to a whole number in [low, high]."""
+    must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
+
+    def convert(value: Any) -> int | None:
+        if value is None and optional:
+            return None
+        is_number = isinstance(value, numbers.Real | np.ndarray | jax.Array) and not isinstance(value, bool)
+        if not is_number or np.ndim(value) != 0 or not math.isfinite(value) or int(value) != value:
+            raise _refuse(name, must, value)
+        if not low <= value <= high:
+            raise _refuse(name, must, value)
+        return int(value)
+
+    return convert
+
+
+def number(
+    name: str,
+    low: float = -math.inf,
+    high: float = math.inf,
+    above: float | None = None,
+    below: float | None = None,
+    optional: bool = False,
+) -> Callable[[Any], Any]:
+    """Converter to a finite real number within the bounds (``above`` and ``below`` are strict)."""
+    bounds = [f"at least {low:g}"] if low > -math.inf else []
+    bounds += [f"above {above:g}"] if above is not None else []
+    bounds += [f"at most {high:g}"] if high < math.inf else []
+    bounds += [f"below {below:g}"] if below is not None else []
+    must = " ".join(["a finite number", " and ".join(bounds)]).strip()
+
+    def convert(value: Any) -> Any:
+        if (value is None and optional) or is_traced(value):
+            return value
+        is_number = isinstance(value, numbers.Real | np.ndarray | jax.Array) and not isinstance(value, bool)
+        if not is_number or np.ndim(value) != 0 or not math.isfinite(value):
+            raise _refuse(name, must, value)
+        outside = value < low or value > high or (above is not None and value <= above)
+        if outside or (below is not None and value >= below):
+            raise _refuse(name, must, value)
+        return value if isinstance(value, jax.Array) else float(value)
+
+    return convert
+
+
+def array(name: str, ndim: int, optional: bool = False) -> Callable[[Any], Any]:
+    """Converter to a finite array with ``ndim`` dimensions."""
+    must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
+
+    def convert(value: Any) -> Any:
+        if (value is None and optional) or is_traced(value):
+            return value
+        if isinstance(value, jax.Array):
+            concrete: Any = value
+        else:
+            try:
+                concrete = value = np.asarray(value, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise _refuse(name, must, value) from None
+        if concrete.ndim != ndim:
+            raise InvalidInput(f"Argument `{name}` must be {must}, but has shape {tuple(concrete.shape)}.")
+        if not np.all(np.isfinite(concrete)):
+            raise InvalidInput(f"Argument `{name}` must be finite, but contains NaN or infinity.")
+        return value
+
+    return convert
+
+
+def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
+    """Converter that lets one of the allowed words through."""
+
+    def convert(value: Any) -> str:
+        if value not in allowed:
+            raise InvalidInput(f"Argument `{name}` is {value!r}, which is not known: {nearest(str(value), allowed)}")
+        return value
+
+    return convert
+
+
+def flag(name: str) -> Callable[[Any], bool]:
+    """Converter that lets true or false through."""
+
+    def convert(value: Any) -> bool:
+        if not isinstance(value, bool | np.bool_):
+            raise _refuse(name, "true or false", value)
+        return bool(value)
+
+    return convert
+
+
+def instance(name: str, family: type, noun: str) -> Callable[[Any], Any]:
+    """Converter that lets an object of the family through."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, family):
+            raise _refuse(name, f"{noun}", value)
+        return value
+
+    return convert
+
+
+def static(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
+    """A field that is part of the structure (a size, a name): changing it means compiling again."""
+    return eqx.field(static=True, converter=converter, **kwargs)
+
+
+def leaf(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
+    """A field that is data: it may be differentiated, swept or traced."""
+    return eqx.field(converter=converter, **kwargs)
+
+
+def as_data(module: Any) -> Any:
+    """The module with its nonzero float leaves as arrays, so that a compiled function serves every value of them.
+
+    An exact zero (no noise, no momentum) stays a Python number: it is structure, and what it switches off is not compiled.
+    """
+    return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) and x != 0.0 else x, module)

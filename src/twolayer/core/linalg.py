@@ -1,0 +1,36 @@
+"""Small symmetric matrices: square roots that survive singularity, and random triangular factors."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+
+def symmetrise(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The symmetric part of a matrix."""
+    return 0.5 * (A + A.T)
+
+
+def root(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The symmetric square root of a positive semi-definite matrix.
+
+    Eigenvalues below zero, which only rounding can cause, count as zero. Unlike a Cholesky factor it exists and is
+    continuous at singular matrices: perfect recovery, duplicate neurons, more neurons than dimensions.
+    """
+    values, vectors = jnp.linalg.eigh(symmetrise(A))
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+
+
+def bartlett(key: Key[Array, ""], rows: int, degrees: int) -> Float[Array, "rows cols"]:
+    r"""The lower-trapezoidal factor of a ``rows x degrees`` standard Gaussian matrix, without drawing that matrix.
+
+    .. math:: G = B O, \qquad B_{ij} \sim N(0, 1)\ (i > j), \qquad B_{jj} \sim \chi_{D - j}\ (j = 0, 1, \dots)
+
+    with orthonormal rows of O independent of B, so that :math:`B B^T` is Wishart with D degrees of freedom. It has
+    min(rows, degrees) columns. Its cost does not depend on ``degrees``.
+    """
+    columns = min(rows, degrees)
+    below, diagonal = jax.random.split(key)
+    normals = jax.random.normal(below, (rows, columns), dtype=jnp.float64)
+    freedom = degrees - jnp.arange(columns, dtype=jnp.float64)
+    chi = jnp.sqrt(2.0 * jax.random.gamma(diagonal, freedom / 2.0, dtype=jnp.float64))
+    return jnp.tril(normals, -1).at[jnp.arange(columns), jnp.arange(columns)].set(chi)

@@ -1,0 +1,87 @@
+"""Polynomials in several variables as exact objects: sums, products, powers, derivatives, Hermite polynomials."""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Union
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+
+MAX_DEGREE = 24
+
+Exponents = tuple[int, ...]
+
+
+class Polynomial(NamedTuple):
+    """A polynomial in ``variables`` unknowns: exponents -> coefficient, zero coefficients left out."""
+
+    variables: int
+    terms: Mapping[Exponents, float]
+
+    @property
+    def degree(self) -> int:
+        """The total degree (0 for a constant)."""
+        return max((sum(exponents) for exponents in self.terms), default=0)
+
+    def __add__(self, other: Union["Polynomial", float]) -> "Polynomial":  # type: ignore[override]
+        other = self._lift(other)
+        terms = dict(self.terms)
+        for exponents, coefficient in other.terms.items():
+            terms[exponents] = terms.get(exponents, 0.0) + coefficient
+        return Polynomial(self.variables, {e: c for e, c in terms.items() if c != 0.0})
+
+    def __mul__(self, other: Union["Polynomial", float]) -> "Polynomial":  # type: ignore[override]
+        other = self._lift(other)
+        if self.degree + other.degree > MAX_DEGREE:
+            raise InvalidInput(f"A polynomial may have degree {MAX_DEGREE} at most.")
+        terms: dict[Exponents, float] = {}
+        for e1, c1 in self.terms.items():
+            for e2, c2 in other.terms.items():
+                exponents = tuple(a + b for a, b in zip(e1, e2, strict=True))
+                terms[exponents] = terms.get(exponents, 0.0) + c1 * c2
+        return Polynomial(self.variables, {e: c for e, c in terms.items() if c != 0.0})
+
+    def __pow__(self, power: int) -> "Polynomial":
+        return math.prod([self] * power, start=constant(self.variables, 1.0))
+
+    def _lift(self, other: Union["Polynomial", float]) -> "Polynomial":
+        return other if isinstance(other, Polynomial) else constant(self.variables, other)
+
+    def embed(self, variables: int, positions: tuple[int, ...]) -> "Polynomial":
+        """The same polynomial among more unknowns: unknown i becomes unknown ``positions[i]``."""
+        terms: dict[Exponents, float] = {}
+        for exponents, coefficient in self.terms.items():
+            wide = [0] * variables
+            for position, exponent in zip(positions, exponents, strict=True):
+                wide[position] += exponent
+            terms[tuple(wide)] = terms.get(tuple(wide), 0.0) + coefficient
+        return Polynomial(variables, terms)
+
+
+def constant(variables: int, value: float) -> Polynomial:
+    """The constant polynomial."""
+    return Polynomial(variables, {(0,) * variables: float(value)} if value != 0.0 else {})
+
+
+def unknown(variables: int, index: int) -> Polynomial:
+    """The polynomial that is one of its unknowns."""
+    return Polynomial(variables, {tuple(int(i == index) for i in range(variables)): 1.0})
+
+
+def from_coefficients(coefficients: tuple[float, ...]) -> Polynomial:
+    """A polynomial in one unknown from its coefficients, constant first."""
+    return Polynomial(1, {(power,): float(c) for power, c in enumerate(coefficients) if c != 0.0})
+
+
+def hermite(n: int) -> tuple[float, ...]:
+    """Coefficients, constant first, of the probabilists' Hermite polynomial He_n (leading coefficient 1)."""
+    return tuple(float(c) for c in np.polynomial.hermite_e.herme2poly([0.0] * n + [1.0]))
+
+
+def compose(outer: tuple[float, ...], inner: Polynomial) -> Polynomial:
+    """The polynomial outer(inner), by Horner's rule."""
+    result = constant(inner.variables, 0.0)
+    for coefficient in reversed(outer):
+        result = result * inner + coefficient
+    return result

@@ -1,0 +1,24 @@
+"""Double precision: always inside the verbs, explicitly elsewhere. Nothing is switched when the package is imported."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+
+from twolayer.core.fields import choice
+
+
+@contextlib.contextmanager
+def double() -> Iterator[None]:
+    """Compute in float64 inside this block, whatever the global setting is."""
+    with jax.enable_x64(True):
+        yield
+
+
+def precision(name: str) -> None:
+    """Set the global precision of JAX: ``"double"`` or ``"single"``.
+
+    `evolve` and `compare` hold their state in double precision in any case, because single precision loses the drift
+    of an overlap at large d. This switch is for your own calls to the numerical rooms.
+    """
+    jax.config.update("jax_enable_x64", choice("name", ("double", "single"))(name) == "double")

@@ -1,0 +1,44 @@
+"""Names of our classes: filled by a decorator where each class is written, so that no central table is edited."""
+
+from importlib import metadata
+from typing import TypeVar
+
+from twolayer.core.errors import InvalidInput, nearest
+
+ENTRY_POINTS = "twolayer.plugins"
+
+_classes: dict[str, type] = {}
+_plugins_loaded = False
+
+C = TypeVar("C", bound=type)
+
+
+def register(cls: C) -> C:
+    """Make a class known to the codec, the command line and ``explain`` under its own name."""
+    if cls.__name__ in _classes and _classes[cls.__name__] is not cls:
+        raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
+    _classes[cls.__name__] = cls
+    return cls
+
+
+def _load_plugins() -> None:
+    """Outside packages name modules under the entry point group; importing them registers their classes."""
+    global _plugins_loaded
+    if not _plugins_loaded:
+        _plugins_loaded = True
+        for entry in metadata.entry_points(group=ENTRY_POINTS):
+            entry.load()
+
+
+def registered(family: type = object) -> dict[str, type]:
+    """Every registered class of a family, by name."""
+    _load_plugins()
+    return {name: cls for name, cls in _classes.items() if issubclass(cls, family)}
+
+
+def lookup(name: str, family: type = object) -> type:
+    """The registered class of that name within the family, or one sentence with the nearest name."""
+    known = registered(family)
+    if name not in known:
+        raise InvalidInput(f"{name!r} is not known here: {nearest(name, known)}")
+    return known[name]

@@ -1,0 +1,15 @@
+"""Activations: functions of one local field that say what they are."""
+
+from twolayer.problem.activations.base import AbstractActivation as AbstractActivation
+from twolayer.problem.activations.base import as_activation as as_activation
+from twolayer.problem.activations.base import names as names
+from twolayer.problem.activations.custom import Custom as Custom
+from twolayer.problem.activations.erf import Erf as Erf
+from twolayer.problem.activations.polynomial import HermiteActivation as HermiteActivation
+from twolayer.problem.activations.polynomial import Linear as Linear
+from twolayer.problem.activations.polynomial import SquareActivation as SquareActivation
+from twolayer.problem.activations.relu import Relu as Relu
+from twolayer.problem.activations.smooth import Gelu as Gelu
+from twolayer.problem.activations.smooth import Sigmoid as Sigmoid
+from twolayer.problem.activations.smooth import Softplus as Softplus
+from twolayer.problem.activations.smooth import Tanh as Tanh

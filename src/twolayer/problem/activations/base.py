@@ -1,0 +1,69 @@
+"""What every activation declares about itself, besides its values."""
+
+import abc
+import re
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.registry import registered
+
+
+class AbstractActivation(eqx.Module):
+    """A function of one local field, applied elementwise.
+
+    The declarations let an engine be chosen before anything is computed: where the derivative jumps (``kinks``), the
+    symmetry (``parity`` +1 even, -1 odd, 0 neither), the power with which it grows (``growth``, 0 when bounded), and
+    its coefficients when it is a polynomial (constant first, else None).
+    """
+
+    kinks: eqx.AbstractVar[tuple[float, ...]]
+    parity: eqx.AbstractVar[int]
+    growth: eqx.AbstractVar[int]
+    coefficients: eqx.AbstractVar[tuple[float, ...] | None]
+
+    @abc.abstractmethod
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """The activation at each element."""
+
+    def derivative(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        """The derivative at each element, by differentiation of the function itself."""
+        return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
+
+    @staticmethod
+    def parse(name: str) -> "AbstractActivation":
+        """The activation of that name, such as ``"erf"`` or ``"he3"``."""
+        return as_activation(name)
+
+
+def names() -> dict[str, Callable[[], AbstractActivation]]:
+    """The activations that have a name: the registered classes that need no argument, in lower case."""
+    classes = registered(AbstractActivation).values()
+    plain = [cls for cls in classes if not getattr(cls, "needs_arguments", False)]
+    return {cls.__name__.removesuffix("Activation").lower(): cls for cls in plain}
+
+
+def as_activation(value: Any) -> AbstractActivation:
+    """An activation from an activation, its name, or a JAX function of one number."""
+    if isinstance(value, AbstractActivation):
+        return value
+    if isinstance(value, str):
+        known = names()
+        name = value.lower()
+        if name in known:
+            return known[name]()
+        if match := re.fullmatch(r"he([1-9][0-9]?)", name):
+            from twolayer.problem.activations.polynomial import HermiteActivation
+
+            return HermiteActivation(int(match.group(1)))
+        raise InvalidInput(f"Activation {value!r} is not known: {nearest(value, [*known, 'he1', 'he2', 'he3', 'he4'])}")
+    if callable(value):
+        from twolayer.problem.activations.custom import Custom
+
+        return Custom(value)
+    raise InvalidInput(f"An activation must be a name, an activation object or a JAX function, but is {value!r}.")

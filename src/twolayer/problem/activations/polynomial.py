@@ -1,0 +1,70 @@
+"""Polynomial activations: their Gaussian averages are exact."""
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.core.fields import count, static
+from twolayer.core.polynomial import hermite
+from twolayer.core.registry import register
+from twolayer.problem.activations.base import AbstractActivation
+
+
+def horner(coefficients: tuple[float, ...], x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """A polynomial at each element, from its coefficients, constant first."""
+    value = jnp.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        value = value * x + coefficient
+    return value
+
+
+@register
+class Linear(AbstractActivation):
+    r""":math:`\sigma(x) = x`."""
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    parity: ClassVar[int] = -1
+    growth: ClassVar[int] = 1
+    coefficients: ClassVar[tuple[float, ...] | None] = (0.0, 1.0)
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return x
+
+
+@register
+class SquareActivation(AbstractActivation):
+    r""":math:`\sigma(x) = x^2`, the activation of phase retrieval."""
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    parity: ClassVar[int] = 1
+    growth: ClassVar[int] = 2
+    coefficients: ClassVar[tuple[float, ...] | None] = (0.0, 0.0, 1.0)
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return x * x
+
+
+@register
+class HermiteActivation(AbstractActivation):
+    r""":math:`\sigma(x) = \mathrm{He}_n(x)`, probabilists' normalisation (leading coefficient 1); named ``"he3"`` etc."""
+
+    degree: int = static(count("degree", low=1, high=12))
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    needs_arguments: ClassVar[bool] = True
+
+    @property
+    def parity(self) -> int:
+        return 1 if self.degree % 2 == 0 else -1
+
+    @property
+    def growth(self) -> int:
+        return self.degree
+
+    @property
+    def coefficients(self) -> tuple[float, ...] | None:
+        return hermite(self.degree)
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return horner(hermite(self.degree), x)

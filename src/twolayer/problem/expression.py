@@ -1,0 +1,214 @@
+"""Formulas written by users, such as ``"tanh(z1) + z1*z2"``: parsed by a whitelist, never evaluated as Python.
+
+The text is parsed to a syntax tree, every node of which must be on the list below, and the tree is then interpreted:
+over JAX arrays to compute, over polynomials to find out whether the formula is one.
+"""
+
+import ast
+import math
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.polynomial import Polynomial, compose, constant, unknown
+from twolayer.core.registry import register
+from twolayer.problem.activations import AbstractActivation, as_activation
+from twolayer.problem.activations import names as activation_names
+
+MAX_LENGTH = 2000
+MAX_DEPTH = 40
+MAX_POWER = 12
+MAX_CONSTANT = 1e9
+MAX_FIELDS = 32
+
+_CONSTANTS = {"pi": math.pi}
+_SMOOTH: dict[str, Callable[..., Any]] = {
+    "exp": jnp.exp,
+    "log": jnp.log,
+    "sqrt": jnp.sqrt,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+}
+_KINKED: dict[str, Callable[..., Any]] = {
+    "abs": jnp.abs,
+    "sign": jnp.sign,
+    "step": lambda x: jnp.heaviside(x, 0.5),
+    "max": jnp.maximum,
+    "min": jnp.minimum,
+}
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def _function_names() -> list[str]:
+    return [*_SMOOTH, *_KINKED, *activation_names(), *(f"he{n}" for n in range(1, MAX_POWER + 1))]
+
+
+def _activation(name: str) -> AbstractActivation | None:
+    return as_activation(name) if name in activation_names() or re.fullmatch(r"he([1-9]|1[0-2])", name) else None
+
+
+def _parse(text: Any) -> ast.expr:
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(f"A formula must be a text such as 'tanh(z1) + z1*z2', but is {text!r}.")
+    if len(text) > MAX_LENGTH:
+        raise InvalidInput(f"A formula may have {MAX_LENGTH} characters at most, but this one has {len(text)}.")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree, 0)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"The formula {_shorten(text)!r} cannot be read: {error.__class__.__name__}.") from None
+    return tree
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _check(node: ast.AST, depth: int) -> None:
+    """Refuse everything that is not on the list."""
+    if depth > MAX_DEPTH:
+        raise InvalidInput(f"A formula may be nested {MAX_DEPTH} deep at most.")
+    match node:
+        case ast.BinOp(left, ast.Pow(), right):
+            if not (isinstance(right, ast.Constant) and type(right.value) is int and 0 <= right.value <= MAX_POWER):
+                raise InvalidInput(
+                    f"A power in a formula must be a whole number from 0 to {MAX_POWER}, "
+                    f"but is {_shorten(ast.unparse(right))!r}."
+                )
+            _check(left, depth + 1)
+        case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+            _check(left, depth + 1)
+            _check(right, depth + 1)
+        case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
+            _check(operand, depth + 1)
+        case ast.Constant(value) if type(value) in (int, float):
+            if not abs(value) <= MAX_CONSTANT:
+                raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {value:g}.")
+        case ast.Name(name):
+            if name not in _CONSTANTS and _field_index(name) is None:
+                allowed = ["z1", "z2", "z3", *_CONSTANTS]
+                raise InvalidInput(f"The name {name!r} in a formula is not known: {nearest(name, allowed)}")
+        case ast.Call(ast.Name(name), args, []):
+            if name not in _function_names():
+                raise InvalidInput(
+                    f"The function {name!r} in a formula is not known: {nearest(name, _function_names())}"
+                )
+            if len(args) != (2 if name in ("max", "min") else 1):
+                raise InvalidInput(f"The function {name!r} in a formula is given {len(args)} arguments.")
+            for argument in args:
+                _check(argument, depth + 1)
+        case _:
+            raise InvalidInput(
+                f"The part {_shorten(ast.unparse(node))!r} is not allowed in a formula: only numbers, the fields z1, z2, "
+                f"..., + - * / ** and the functions {', '.join(_function_names()[:12])} and he1 to he{MAX_POWER} are."
+            )
+
+
+def _field_index(name: str) -> int | None:
+    """The index of the field that a name means; ``z`` alone is the first."""
+    if match := re.fullmatch(r"z([1-9][0-9]?)?", name):
+        index = int(match.group(1) or 1) - 1
+        return index if index < MAX_FIELDS else None
+    return None
+
+
+@register
+class Expression(eqx.Module):
+    """A formula in the fields ``z1, z2, ...``, as text. It is checked when it is built."""
+
+    text: str = eqx.field(static=True)
+
+    def __check_init__(self):
+        _parse(self.text)
+
+    @property
+    def fields(self) -> int:
+        """The highest index of a field in the formula."""
+        found = [_field_index(n.id) for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Name)]
+        return max((index + 1 for index in found if index is not None), default=0)
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether no function in it has a kink or a jump."""
+        called = [
+            n.func.id for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+        ]
+        kinked = [name for name in called if name in _KINKED or ((act := _activation(name)) is not None and act.kinks)]
+        return not kinked
+
+    def polynomial(self, k: int) -> Polynomial | None:
+        """The formula as a polynomial in k fields, or None when it is not one."""
+        try:
+            return _as_polynomial(_parse(self.text), k)
+        except _NotPolynomial:
+            return None
+
+    def __call__(self, z: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        fields = [z[..., index] for index in range(z.shape[-1])]
+        return jnp.broadcast_to(_evaluate(_parse(self.text), fields), z.shape[:-1]).astype(z.dtype)
+
+
+def _evaluate(node: ast.expr, fields: Sequence[Any]) -> Any:
+    match node:
+        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
+            return _evaluate(left, fields) ** power
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](_evaluate(left, fields), _evaluate(right, fields))
+        case ast.UnaryOp(op, operand):
+            value = _evaluate(operand, fields)
+            return -value if isinstance(op, ast.USub) else value
+        case ast.Constant(value):
+            return float(value)  # type: ignore[arg-type]
+        case ast.Name(name):
+            return _CONSTANTS[name] if name in _CONSTANTS else fields[_field_index(name) or 0]
+        case ast.Call(ast.Name(name), args):
+            values = [jnp.asarray(_evaluate(argument, fields)) for argument in args]
+            if name in _SMOOTH or name in _KINKED:
+                return (_SMOOTH | _KINKED)[name](*values)
+            return as_activation(name)(values[0])
+    raise AssertionError(f"A node passed the whitelist that has no meaning: {ast.dump(node)}.")
+
+
+class _NotPolynomial(Exception):
+    """The formula contains something that is not a polynomial."""
+
+
+def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
+    match node:
+        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
+            return _as_polynomial(left, k) ** int(power)  # type: ignore[arg-type]
+        case ast.BinOp(left, ast.Add(), right):
+            return _as_polynomial(left, k) + _as_polynomial(right, k)
+        case ast.BinOp(left, ast.Sub(), right):
+            return _as_polynomial(left, k) + _as_polynomial(right, k) * -1.0
+        case ast.BinOp(left, ast.Mult(), right):
+            return _as_polynomial(left, k) * _as_polynomial(right, k)
+        case ast.BinOp(left, ast.Div(), right):
+            divisor = _as_polynomial(right, k)
+            if divisor.degree > 0 or not divisor.terms:
+                raise _NotPolynomial
+            return _as_polynomial(left, k) * (1.0 / divisor.terms[(0,) * k])
+        case ast.UnaryOp(op, operand):
+            return _as_polynomial(operand, k) * (-1.0 if isinstance(op, ast.USub) else 1.0)
+        case ast.Constant(value):
+            return constant(k, float(value))  # type: ignore[arg-type]
+        case ast.Name(name):
+            return constant(k, _CONSTANTS[name]) if name in _CONSTANTS else unknown(k, _field_index(name) or 0)
+        case ast.Call(ast.Name(name), [argument]):
+            activation = _activation(name)
+            if activation is not None and activation.coefficients is not None:
+                return compose(activation.coefficients, _as_polynomial(argument, k))
+    raise _NotPolynomial

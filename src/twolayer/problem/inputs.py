@@ -1,0 +1,48 @@
+"""Inputs: where the samples come from."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, count, leaf, static
+from twolayer.core.registry import register
+
+
+class AbstractInputs(eqx.Module):
+    """The law of the inputs; d is their dimension."""
+
+    d: eqx.AbstractVar[int]
+
+
+@register
+class Gaussian(AbstractInputs):
+    r"""Standard Gaussian inputs in d dimensions, :math:`z \sim N(0, I_d)`."""
+
+    d: int = static(count("d"))
+
+
+@register
+class Samples(AbstractInputs):
+    r"""A data set: inputs :math:`X \in R^{n \times d}` and labels :math:`y \in R^n`; a fresh sample is a row drawn at random."""
+
+    X: Any = leaf(array("X", 2))
+    y: Any = leaf(array("y", 1))
+
+    def __check_init__(self):
+        if self.X.shape[0] == 0 or self.X.shape[1] == 0:
+            raise InvalidInput(f"Argument `X` must have at least one row and one column, but has shape {self.X.shape}.")
+        if self.X.shape[0] != self.y.shape[0]:
+            raise InvalidInput(
+                f"Argument `y` must have one label per row of `X` ({self.X.shape[0]}), but has shape {self.y.shape}."
+            )
+
+    @property
+    def d(self) -> int:
+        return int(np.shape(self.X)[1])
+
+    @property
+    def n(self) -> int:
+        """The number of samples."""
+        return int(np.shape(self.X)[0])

@@ -1,0 +1,83 @@
+"""The overlaps: everything about the weights that the dynamics on Gaussian inputs can see."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.linalg import symmetrise
+from twolayer.core.random import Purpose, purpose_key
+
+TOLERANCE = 1e-9
+
+
+class Overlaps(eqx.Module):
+    r"""The overlap matrices and the second layer.
+
+    .. math:: Q = W W^T, \quad M = W W^{\star T}, \quad P = W^\star W^{\star T}, \quad
+              \Omega = \begin{pmatrix} Q & M \\ M^T & P \end{pmatrix} \succeq 0
+
+    Omega is the covariance of the local fields (student first, then target). Invariants: Q and P are symmetric, Omega is
+    positive semi-definite, P is positive definite and never moves. Arrays may carry leading axes (replica, time).
+    """
+
+    Q: Float[Array, "*n p p"]
+    M: Float[Array, "*n p k"]
+    P: Float[Array, "k k"]
+    a: Float[Array, "*n p"]
+
+    @property
+    def omega(self) -> Float[Array, "n n"]:
+        """The covariance of all p + k local fields."""
+        return jnp.block([[self.Q, self.M], [self.M.T, self.P]])
+
+    @property
+    def projection(self) -> Float[Array, "p k"]:
+        r"""The coefficients :math:`M P^{-1}` of each student row on the target directions."""
+        return self.M if self.M.shape[1] == 0 else jnp.linalg.solve(self.P, self.M.T).T
+
+    @property
+    def perpendicular(self) -> Float[Array, "p p"]:
+        r"""The part orthogonal to the target, :math:`Q^\perp = Q - M P^{-1} M^T`."""
+        return symmetrise(self.Q - self.projection @ self.M.T)
+
+
+def check_overlaps(Q: Any, M: Any, P: Any) -> None:
+    """Refuse shapes that do not fit and an overlap matrix that is not positive."""
+    Q, M, P = np.asarray(Q), np.asarray(M), np.asarray(P)
+    p, k = M.shape
+    if Q.shape != (p, p):
+        raise InvalidInput(f"Argument `Q` must have shape (p, p) = ({p}, {p}), but has shape {Q.shape}.")
+    if P.shape != (k, k):
+        raise InvalidInput(f"Argument `P` must have shape (k, k) = ({k}, {k}), but has shape {P.shape}.")
+    scale = max(1.0, float(np.abs(Q).max()), float(np.abs(P).max()) if k else 0.0)
+    for name, matrix in (("Q", Q), ("P", P)):
+        if not np.allclose(matrix, matrix.T, rtol=0, atol=TOLERANCE * scale):
+            raise InvalidInput(f"Argument `{name}` must be symmetric, but differs from its transpose.")
+    smallest = float(np.linalg.eigvalsh(np.block([[Q, M], [M.T, P]])).min())
+    if smallest < -TOLERANCE * scale:
+        raise InvalidInput(
+            f"The overlap matrix of `Q`, `M` and `P` must be positive semi-definite, but has the eigenvalue {smallest:.3g}."
+        )
+
+
+def embed(overlaps: Overlaps, d: int, key: Key[Array, ""]) -> tuple[Float[Array, "p d"], Float[Array, "k d"]]:
+    r"""Weights with the given overlaps, in a uniformly random frame.
+
+    .. math:: W^\star = P^{1/2} E^\star, \qquad W = M P^{-1} W^\star + L E^\perp, \qquad L L^T = Q^\perp
+
+    with orthonormal rows :math:`(E^\star, E^\perp)`. Gaussian inputs have no preferred direction, so weights drawn through
+    their overlaps have the same law as weights drawn directly, at any d.
+    """
+    p, k = overlaps.M.shape
+    rank = min(p, d - k)
+    values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
+    factor = vectors[:, p - rank :] * jnp.sqrt(jnp.maximum(values[p - rank :], 0.0))
+    normals = jax.random.normal(purpose_key(key, Purpose.FRAME), (d, k + rank), dtype=jnp.float64)
+    frame = jnp.linalg.qr(normals)[0].T
+    W_star = jnp.linalg.cholesky(overlaps.P) @ frame[:k] if k else jnp.zeros((0, d))
+    return overlaps.projection @ W_star + factor @ frame[k:], W_star

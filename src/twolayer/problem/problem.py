@@ -1,0 +1,100 @@
+"""The problem: what is learned, by whom, from what, from where."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import instance, is_traced, leaf, number
+from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.registry import register
+from twolayer.problem.inputs import AbstractInputs, Samples
+from twolayer.problem.losses import AbstractLoss, Square
+from twolayer.problem.overlaps import Overlaps
+from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
+from twolayer.problem.student import Student
+from twolayer.problem.targets import AbstractTarget, Labels, check_covariance
+
+
+def _as_target(value: Any) -> Any:
+    if callable(value) and not isinstance(value, AbstractTarget):
+        raise InvalidInput(
+            "Argument `target` is a function: write MultiIndex(function, k=...) to say how many fields it takes."
+        )
+    return instance("target", AbstractTarget, "a target such as Committee(k=2, activation='erf')")(value)
+
+
+@register
+class Problem(eqx.Module):
+    r"""A learning problem, stated once for every simulation and every theory.
+
+    .. math:: y = f(\lambda^\star) + \sqrt{\Delta}\,\xi, \qquad s(z) = \frac1p \sum_j a_j\,\sigma(\lambda_j), \qquad
+              \lambda = W z,\ \lambda^\star = W^\star z
+
+    ``noise`` is the variance Delta of the label noise.
+    """
+
+    target: AbstractTarget = leaf(_as_target)
+    student: Student = leaf(instance("student", Student, "a Student"))
+    inputs: AbstractInputs = leaf(instance("inputs", AbstractInputs, "Gaussian(d) or Samples(X, y)"))
+    start: AbstractStart = leaf(
+        instance("start", AbstractStart, "a start such as RandomStart()"), default_factory=RandomStart
+    )
+    loss: AbstractLoss = leaf(instance("loss", AbstractLoss, "a loss such as Square()"), default_factory=Square)
+    noise: Any = leaf(number("noise", low=0.0), default=0.0)
+
+    def __check_init__(self):
+        if isinstance(self.inputs, Samples) != isinstance(self.target, Labels):
+            raise InvalidInput("The target `Labels()` and the inputs `Samples(X, y)` go together: use both or neither.")
+        if self.d < self.k + 1:
+            raise InvalidInput(
+                f"Argument `d` must exceed the number of target directions k = {self.k}, but is {self.d}."
+            )
+        if isinstance(self.start, GivenOverlaps) and self.start.P is not None and not is_traced(self.start.P):
+            check_covariance("P", self.start.P, self.k)
+            own = getattr(self.target, "P", None)
+            if own is not None and not np.allclose(np.asarray(own), np.asarray(self.start.P), rtol=0, atol=1e-12):
+                raise InvalidInput("Argument `P` is given by the target and by the start, and the two differ.")
+        if not is_traced(self.P):
+            self.start.check(self.p, np.asarray(self.P), self.d)
+
+    @property
+    def d(self) -> int:
+        """The input dimension."""
+        return self.inputs.d
+
+    @property
+    def p(self) -> int:
+        """The student's width."""
+        return self.student.p
+
+    @property
+    def k(self) -> int:
+        """The number of target directions."""
+        return self.target.k
+
+    @property
+    def P(self) -> Any:
+        """The target-target overlaps: the start's, if it states them, else the target's."""
+        stated = self.start.P if isinstance(self.start, GivenOverlaps) else None
+        return self.target.target_overlaps if stated is None else stated
+
+    @property
+    def has_random_start(self) -> bool:
+        """Whether two replicas begin differently."""
+        return self.start.is_random or self.student.is_random
+
+    def draw(self, key: Key[Array, ""]) -> Overlaps:
+        """The start of one replica: the same for every description that is given the same key."""
+        P = jnp.asarray(self.P, jnp.float64)
+        Q, M = self.start.draw(purpose_key(key, Purpose.START), self.p, P, self.d)
+        return Overlaps(Q, M, P, self.student.draw_second_layer(purpose_key(key, Purpose.SECOND_LAYER)))
+
+    def draw_many(self, keys: Key[Array, " replicas"]) -> Overlaps:
+        """The starts of several replicas, stacked along a leading axis (P has none: it is the same for all)."""
+        starts = jax.vmap(self.draw)(keys)
+        return Overlaps(starts.Q, starts.M, jnp.asarray(self.P, jnp.float64), starts.a)

@@ -1,0 +1,150 @@
+"""Starts: where the weights begin, as overlaps; `embed` turns overlaps into weights.
+
+All random starts are drawn through their overlaps, exactly and at a cost that does not depend on d.
+"""
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, choice, is_traced, leaf, number, static
+from twolayer.core.linalg import bartlett
+from twolayer.core.registry import register
+from twolayer.problem.overlaps import check_overlaps
+
+
+class StudentOverlaps(NamedTuple):
+    """The part of the overlaps that a start decides."""
+
+    Q: Float[Array, "p p"]
+    M: Float[Array, "p k"]
+
+
+class AbstractStart(eqx.Module):
+    """The law of the overlaps at time zero."""
+
+    is_random: eqx.AbstractVar[bool]
+
+    @abc.abstractmethod
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        """Student-student and student-target overlaps for a student of width p in d dimensions."""
+
+    @abc.abstractmethod
+    def check(self, p: int, P: Any, d: int) -> None:
+        """Refuse sizes that do not fit."""
+
+
+def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    """Overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
+    k = P.shape[0]
+    inside, outside = jax.random.split(key)
+    along = jax.random.normal(inside, (p, k), dtype=jnp.float64)  # components in an orthonormal basis of the target
+    across = bartlett(outside, p, d - k)
+    M = along @ jnp.linalg.cholesky(P).T if k else along
+    return StudentOverlaps(along @ along.T + across @ across.T, M)
+
+
+@register
+class RandomStart(AbstractStart):
+    r"""Independent rows without any knowledge of the target.
+
+    ``law="sphere"``: :math:`w_j` uniform on the sphere of radius ``norm``; ``law="gaussian"``:
+    :math:`w_j \sim N(0, \mathrm{norm}^2 I_d / d)`. Then :math:`M` is of order :math:`1/\sqrt d`.
+    """
+
+    law: str = static(choice("law", ("sphere", "gaussian")), default="sphere")
+    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        Q, M = _random_rows(key, p, P, d)
+        lengths = jnp.sqrt(jnp.diagonal(Q)) if self.law == "sphere" else jnp.full((p,), jnp.sqrt(float(d)))
+        rows = self.norm / lengths
+        return StudentOverlaps(Q * rows[:, None] * rows[None, :], M * rows[:, None])
+
+    def check(self, p: int, P: Any, d: int) -> None:
+        return None
+
+
+@register
+class WarmStart(AbstractStart):
+    r"""Rows on the sphere of radius ``norm`` with a given overlap with the target and random otherwise.
+
+    ``m`` is an array of shape (p, k), the matrix M, or one number: neuron j then has overlap m with direction j mod k and
+    none with the others.
+    """
+
+    m: Any = leaf(lambda value: number("m")(value) if np.ndim(value) == 0 else array("m", 2)(value))
+    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def _matrix(self, p: int, k: int) -> Any:
+        if np.ndim(self.m) == 2:
+            return jnp.asarray(self.m, jnp.float64)
+        pattern = np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :]
+        return self.m * jnp.asarray(pattern, jnp.float64)
+
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        M = self._matrix(p, P.shape[0])
+        along = M @ jnp.linalg.solve(P, M.T) if P.shape[0] else jnp.zeros((p, p))
+        across = bartlett(key, p, d - P.shape[0])
+        directions = across / jnp.linalg.norm(across, axis=1, keepdims=True)
+        lengths = jnp.sqrt(jnp.maximum(self.norm**2 - jnp.diagonal(along), 0.0))
+        perpendicular = lengths[:, None] * directions
+        return StudentOverlaps(along + perpendicular @ perpendicular.T, M)
+
+    def check(self, p: int, P: Any, d: int) -> None:
+        if is_traced(self.m) or is_traced(self.norm):
+            return
+        k = P.shape[0]
+        if np.ndim(self.m) == 2 and self.m.shape != (p, k):
+            raise InvalidInput(f"Argument `m` must have shape (p, k) = ({p}, {k}), but has shape {self.m.shape}.")
+        M = np.asarray(self.m) if np.ndim(self.m) == 2 else float(self.m) * (np.arange(p)[:, None] % k == np.arange(k))
+        longest = float(np.sqrt(np.max(np.diagonal(M @ np.linalg.solve(P, M.T))))) if k else 0.0
+        if longest > float(self.norm) * (1 + 1e-12):
+            raise InvalidInput(
+                f"Argument `m` must not exceed the length `norm` = {float(self.norm):g} of a row, but asks for {longest:.6g}."
+            )
+
+
+@register
+class GivenOverlaps(AbstractStart):
+    r"""Exactly these overlaps, :math:`Q = W W^T` and :math:`M = W W^{\star T}`; ``P`` defaults to the target's own."""
+
+    Q: Any = leaf(array("Q", 2))
+    M: Any = leaf(array("M", 2))
+    P: Any = leaf(array("P", 2, optional=True), default=None)
+
+    @property
+    def is_random(self) -> bool:
+        return False
+
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        return StudentOverlaps(jnp.asarray(self.Q, jnp.float64), jnp.asarray(self.M, jnp.float64))
+
+    def check(self, p: int, P: Any, d: int) -> None:
+        if any(is_traced(value) for value in (self.Q, self.M, self.P)):
+            return
+        k = P.shape[0]
+        if self.M.shape != (p, k):
+            raise InvalidInput(f"Argument `M` must have shape (p, k) = ({p}, {k}), but has shape {self.M.shape}.")
+        check_overlaps(self.Q, self.M, P)
+        M = np.asarray(self.M)
+        across = np.linalg.eigvalsh(self.Q - (M @ np.linalg.solve(P, M.T) if k else 0.0))
+        rank = int(np.sum(across > 1e-9 * max(1.0, float(across.max()))))
+        if rank > d - k:
+            raise InvalidInput(
+                f"The overlaps `Q` and `M` need {rank + k} dimensions, but the inputs have d = {d}: raise `d`."
+            )

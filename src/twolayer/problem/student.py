@@ -1,0 +1,67 @@
+"""The student network."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, count, leaf, static
+from twolayer.core.registry import register
+from twolayer.problem.activations import AbstractActivation, as_activation
+
+SECOND_LAYERS = ("ones", "rademacher", "gaussian")
+
+
+def _as_second_layer(value: Any) -> Any:
+    if isinstance(value, str):
+        if value not in SECOND_LAYERS:
+            raise InvalidInput(
+                f"Argument `second_layer` must be {', '.join(map(repr, SECOND_LAYERS))} or an array, but is {value!r}."
+            )
+        return value
+    return array("second_layer", 1)(value)
+
+
+@register
+class Student(eqx.Module):
+    r"""A two-layer network of width p, :math:`s(z) = \frac1p \sum_j a_j\,\sigma(w_j \cdot z)`.
+
+    ``second_layer`` is the start of a: ``"ones"``, ``"rademacher"`` (signs), ``"gaussian"`` (standard normal) or an array.
+    """
+
+    p: int = static(count("p", high=100_000))
+    activation: AbstractActivation = leaf(as_activation)
+    second_layer: Any = leaf(_as_second_layer, default="ones")
+
+    def __check_init__(self):
+        if not isinstance(self.second_layer, str) and self.second_layer.shape != (self.p,):
+            raise InvalidInput(
+                f"Argument `second_layer` must have p = {self.p} entries, but has shape {self.second_layer.shape}."
+            )
+
+    @property
+    def scale(self) -> float:
+        """The factor before the sum over neurons."""
+        return 1.0 / self.p
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the second layer is drawn anew in each replica."""
+        return isinstance(self.second_layer, str) and self.second_layer != "ones"
+
+    def draw_second_layer(self, key: Key[Array, ""]) -> Float[Array, " p"]:
+        """The second layer at the start of a replica."""
+        if not isinstance(self.second_layer, str):
+            return jnp.asarray(self.second_layer, jnp.float64)
+        if self.second_layer == "rademacher":
+            return jax.random.rademacher(key, (self.p,), dtype=jnp.float64)
+        if self.second_layer == "gaussian":
+            return jax.random.normal(key, (self.p,), dtype=jnp.float64)
+        return jnp.ones(self.p, jnp.float64)
+
+    def __call__(self, lam: Float[Array, "*n p"], a: Float[Array, " p"]) -> Float[Array, "*n"]:
+        """The output, from the local fields and the second layer."""
+        return self.activation(lam) @ a.astype(lam.dtype) * self.scale

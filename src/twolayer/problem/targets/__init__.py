@@ -1,0 +1,12 @@
+"""Targets: what is learned, as a function of k fields."""
+
+from twolayer.problem.targets.base import AbstractTarget as AbstractTarget
+from twolayer.problem.targets.base import Units as Units
+from twolayer.problem.targets.base import check_covariance as check_covariance
+from twolayer.problem.targets.committee import Committee as Committee
+from twolayer.problem.targets.labels import Labels as Labels
+from twolayer.problem.targets.multi_index import Hermite as Hermite
+from twolayer.problem.targets.multi_index import MultiIndex as MultiIndex
+from twolayer.problem.targets.multi_index import Staircase as Staircase
+from twolayer.problem.targets.single_index import PhaseRetrieval as PhaseRetrieval
+from twolayer.problem.targets.single_index import SingleIndex as SingleIndex

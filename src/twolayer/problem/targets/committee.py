@@ -1,0 +1,61 @@
+"""The committee teacher."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, count, is_traced, leaf, static
+from twolayer.core.polynomial import Polynomial, constant, from_coefficients
+from twolayer.core.registry import register
+from twolayer.problem.activations import AbstractActivation, as_activation
+from twolayer.problem.targets.base import AbstractTarget, Units, check_covariance
+
+
+@register
+class Committee(AbstractTarget):
+    r"""A two-layer teacher with k units, :math:`f(\lambda^\star) = \frac1k \sum_r a^\star_r\, \sigma^\star(\lambda^\star_r)`.
+
+    ``P`` is the overlap matrix of its directions (identity when None), ``second_layer`` its output weights (ones when
+    None). See :cite:t:`saad1995`.
+    """
+
+    k: int = static(count("k"))
+    activation: AbstractActivation = leaf(as_activation)
+    P: Any = leaf(array("P", 2, optional=True), default=None)
+    second_layer: Any = leaf(array("second_layer", 1, optional=True), default=None)
+
+    def __check_init__(self):
+        if self.P is not None and not is_traced(self.P):
+            check_covariance("P", self.P, self.k)
+        if self.second_layer is not None and self.second_layer.shape != (self.k,):
+            raise InvalidInput(
+                f"Argument `second_layer` must have k = {self.k} entries, but has shape {self.second_layer.shape}."
+            )
+
+    @property
+    def is_smooth(self) -> bool:
+        return not self.activation.kinks
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(self.k) if self.P is None else self.P
+
+    @property
+    def units(self) -> Units | None:
+        outer = np.ones(self.k) if self.second_layer is None else self.second_layer
+        return Units(self.activation, outer / self.k)
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        if self.activation.coefficients is None or is_traced(self.second_layer):
+            return None
+        unit = from_coefficients(self.activation.coefficients)
+        weights = np.asarray(self.units.weights)  # pyright: ignore[reportOptionalMemberAccess]
+        return sum((unit.embed(self.k, (r,)) * float(weights[r]) for r in range(self.k)), start=constant(self.k, 0.0))
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        weights = jnp.asarray(self.units.weights, dtype=lam_star.dtype)  # pyright: ignore[reportOptionalMemberAccess]
+        return self.activation(lam_star) @ weights

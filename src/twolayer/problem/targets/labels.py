@@ -1,0 +1,34 @@
+"""The target of a data set: its labels."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import NotApplicable
+from twolayer.core.polynomial import Polynomial
+from twolayer.core.registry import register
+from twolayer.problem.targets.base import AbstractTarget, Units
+
+
+@register
+class Labels(AbstractTarget):
+    r"""The labels :math:`y_\nu` that come with `Samples`; there are no target fields, so k = 0."""
+
+    k: ClassVar[int] = 0
+    is_smooth: ClassVar[bool] = True
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.zeros((0, 0))
+
+    @property
+    def units(self) -> Units | None:
+        return None
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        return None
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        raise NotApplicable("The target `Labels` has no formula: its values come with `Samples(X, y)`.")

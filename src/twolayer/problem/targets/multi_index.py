@@ -1,0 +1,213 @@
+"""Targets of several fields."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, count, flag, is_traced, leaf, static
+from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
+from twolayer.core.registry import register
+from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, Expression
+from twolayer.problem.targets.base import AbstractTarget, Units
+
+
+def check_values(target: AbstractTarget, name: str) -> None:
+    """A target must give one finite number for ordinary fields; fails before anything is compiled."""
+    fields = np.random.default_rng(0).standard_normal((32, target.k)).astype(np.float32)
+    try:
+        values = np.asarray(target(jnp.asarray(fields)))
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever a user's function raises, the answer is the same sentence
+        raise InvalidInput(f"Argument `{name}` must map {target.k} fields to one number, but fails: {error}") from None
+    if values.shape != (32,):
+        raise InvalidInput(
+            f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
+        )
+    if not np.all(np.isfinite(values)):
+        worst = np.round(fields[int(np.argmin(np.isfinite(values)))], 2).tolist()
+        raise InvalidInput(f"Argument `{name}` must be finite at every input, but is not at the fields {worst}.")
+
+
+def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
+    if isinstance(value, str):
+        return Expression(value)
+    if isinstance(value, Expression) or callable(value):
+        return value
+    raise InvalidInput(f"Argument `function` must be a formula or a JAX function of the k fields, but is {value!r}.")
+
+
+@register
+class MultiIndex(AbstractTarget):
+    r"""Any function of k fields, :math:`f(\lambda^\star)` with orthonormal directions (P the identity).
+
+    ``function`` is a formula in ``z1 .. zk`` or a JAX function that maps an array of shape (k,) to one number. For a
+    function, say ``smooth=False`` when it has kinks, so that no smooth quadrature rule is trusted on it.
+    """
+
+    function: Any = eqx.field(static=True, converter=_as_function)
+    k: int = static(count("k", high=MAX_FIELDS))
+    smooth: bool = static(flag("smooth"), default=True)
+
+    def __init__(self, function: Any, k: int | None = None, smooth: bool = True):
+        """``k`` may be left out for a formula: it is then the highest index used."""
+        self.function = _as_function(function)
+        if k is None:
+            if not isinstance(self.function, Expression):
+                raise InvalidInput("Argument `k` must be given for a JAX function: the number of fields it takes.")
+            k = self.function.fields
+        self.k = count("k", high=MAX_FIELDS)(k)
+        self.smooth = flag("smooth")(smooth)
+
+    def __check_init__(self):
+        if isinstance(self.function, Expression) and self.function.fields > self.k:
+            raise InvalidInput(f"Argument `k` is {self.k}, but the formula uses z{self.function.fields}.")
+        check_values(self, "function")
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.function.is_smooth if isinstance(self.function, Expression) else self.smooth
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(self.k)
+
+    @property
+    def units(self) -> Units | None:
+        return None
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        return self.function.polynomial(self.k) if isinstance(self.function, Expression) else None
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        if isinstance(self.function, Expression):
+            return self.function(lam_star)
+        flat = jax.vmap(self.function)(lam_star.reshape(-1, self.k))
+        return flat.reshape(lam_star.shape[:-1])
+
+
+def _polynomial_value(polynomial: Polynomial, lam_star: Array) -> Array:
+    powers = [1.0 + jnp.zeros_like(lam_star)]
+    for _ in range(polynomial.degree):
+        powers.append(powers[-1] * lam_star)
+    value = jnp.zeros(lam_star.shape[:-1], lam_star.dtype)
+    for exponents, coefficient in polynomial.terms.items():
+        term = jnp.asarray(coefficient, lam_star.dtype)
+        for r, exponent in enumerate(exponents):
+            if exponent:
+                term = term * powers[exponent][..., r]
+        value = value + term
+    return value
+
+
+def _as_degrees(key: Any) -> tuple[int, ...]:
+    """Degrees from 3, (1, 0, 2), or the texts "3" and "1,0,2" of a file."""
+    parts = key.split(",") if isinstance(key, str) else key if isinstance(key, tuple | list) else [key]
+    try:
+        degrees = tuple(int(part) for part in parts)
+    except (TypeError, ValueError):
+        degrees = (-1,)
+    if not degrees or min(degrees) < 0 or sum(degrees) > MAX_POWER:
+        raise InvalidInput(f"A degree in `coefficients` must be whole numbers from 0 to {MAX_POWER}, but is {key!r}.")
+    return degrees
+
+
+@register
+class Hermite(AbstractTarget):
+    r"""A sum of Hermite polynomials, :math:`f(\lambda^\star) = \sum_\beta c_\beta \prod_r \mathrm{He}_{\beta_r}(\lambda^\star_r)`.
+
+    ``Hermite({3: 1.0})`` is :math:`\mathrm{He}_3(z_1)`; ``Hermite({(1, 0): 1.0, (0, 3): 0.5})`` is
+    :math:`z_1 + \frac12 \mathrm{He}_3(z_2)`. Probabilists' normalisation: :math:`E[\mathrm{He}_n^2] = n!`.
+    """
+
+    coefficients: Mapping[Any, float] = eqx.field(static=True)
+
+    is_smooth: ClassVar[bool] = True
+
+    def __init__(self, coefficients: Mapping[Any, float]):
+        """Keys are degrees (one number, or one per field), values the coefficients."""
+        if not isinstance(coefficients, Mapping) or not coefficients:
+            raise InvalidInput(f"Argument `coefficients` must be a table degree -> number, but is {coefficients!r}.")
+        pairs = {_as_degrees(key): float(array("coefficients", 0)(value)) for key, value in coefficients.items()}
+        if len({len(degrees) for degrees in pairs}) > 1:
+            raise InvalidInput("The degrees in `coefficients` must all name the same number of fields.")
+        self.coefficients = _FrozenTable({",".join(map(str, key)): pairs[key] for key in sorted(pairs)})
+
+    @property
+    def k(self) -> int:
+        return len(_as_degrees(next(iter(self.coefficients))))
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(self.k)
+
+    @property
+    def units(self) -> Units | None:
+        return None
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        total = constant(self.k, 0.0)
+        for key, coefficient in self.coefficients.items():
+            term = constant(self.k, coefficient)
+            for r, degree in enumerate(_as_degrees(key)):
+                term = term * compose(hermite(degree), unknown(self.k, r))
+            total = total + term
+        return total
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        return _polynomial_value(self.polynomial, lam_star)  # pyright: ignore[reportArgumentType]
+
+
+class _FrozenTable(dict):
+    """A mapping that may be a static field: hashable, and not meant to change."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+@register
+class Staircase(AbstractTarget):
+    r"""The staircase :math:`f = c_1 z_1 + c_2 z_1 z_2 + \dots + c_k z_1 \cdots z_k`, learned direction by direction.
+
+    See :cite:t:`abbe2022`; the coefficients are ones when None.
+    """
+
+    k: int = static(count("k", high=MAX_POWER))
+    coefficients: Any = leaf(array("coefficients", 1, optional=True), default=None)
+
+    is_smooth: ClassVar[bool] = True
+
+    def __check_init__(self):
+        if self.coefficients is not None and self.coefficients.shape != (self.k,):
+            raise InvalidInput(
+                f"Argument `coefficients` must have k = {self.k} entries, but has shape {self.coefficients.shape}."
+            )
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(self.k)
+
+    @property
+    def units(self) -> Units | None:
+        return None
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        if is_traced(self.coefficients) or self.k > MAX_DEGREE:
+            return None
+        steps = np.ones(self.k) if self.coefficients is None else np.asarray(self.coefficients)
+        exponents = [tuple(int(s <= r) for s in range(self.k)) for r in range(self.k)]
+        return Polynomial(self.k, {e: float(c) for e, c in zip(exponents, steps, strict=True) if c != 0.0})
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        stairs = jnp.cumprod(lam_star, axis=-1)
+        steps = jnp.ones(self.k) if self.coefficients is None else jnp.asarray(self.coefficients)
+        return stairs @ steps.astype(lam_star.dtype)

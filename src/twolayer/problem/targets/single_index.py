@@ -1,0 +1,87 @@
+"""Targets of one field."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.polynomial import Polynomial, from_coefficients
+from twolayer.core.registry import register
+from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
+from twolayer.problem.expression import Expression
+from twolayer.problem.targets.base import AbstractTarget, Units
+from twolayer.problem.targets.multi_index import check_values
+
+
+def _as_link(value: Any) -> AbstractActivation | Expression:
+    """An activation by object, name or function; a text that is no name is a formula in ``z``."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, str):
+        try:
+            return as_activation(value)
+        except InvalidInput as unknown_name:
+            if value.isidentifier() and value not in ("z", "z1"):
+                raise unknown_name
+            return Expression(value)
+    return as_activation(value)
+
+
+@register
+class SingleIndex(AbstractTarget):
+    r"""A generalised linear model, :math:`f(\lambda^\star) = g(\lambda^\star_1)`: ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``."""
+
+    link: Any = eqx.field(converter=_as_link)
+
+    k: ClassVar[int] = 1
+
+    def __check_init__(self):
+        if isinstance(self.link, Expression) and self.link.fields > 1:
+            raise InvalidInput(f"Argument `link` must use the field z (or z1) alone, but is {self.link.text!r}.")
+        check_values(self, "link")
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.link.is_smooth if isinstance(self.link, Expression) else not self.link.kinks
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(1)
+
+    @property
+    def units(self) -> Units | None:
+        return None if isinstance(self.link, Expression) else Units(self.link, np.ones(1))
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        if isinstance(self.link, Expression):
+            return self.link.polynomial(1)
+        return None if self.link.coefficients is None else from_coefficients(self.link.coefficients)
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        return self.link(lam_star) if isinstance(self.link, Expression) else self.link(lam_star[..., 0])
+
+
+@register
+class PhaseRetrieval(AbstractTarget):
+    r"""Phase retrieval, :math:`f(\lambda^\star) = (\lambda^\star_1)^2`; see :cite:t:`arnaboldi2023escaping`."""
+
+    k: ClassVar[int] = 1
+    is_smooth: ClassVar[bool] = True
+
+    @property
+    def target_overlaps(self) -> Any:
+        return np.eye(1)
+
+    @property
+    def units(self) -> Units | None:
+        return Units(SquareActivation(), np.ones(1))
+
+    @property
+    def polynomial(self) -> Polynomial | None:
+        return from_coefficients((0.0, 0.0, 1.0))
+
+    def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
+        return lam_star[..., 0] ** 2

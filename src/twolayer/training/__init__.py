@@ -1,0 +1,13 @@
+"""How the weights move."""
+
+from twolayer.training.clock import Clock as Clock
+from twolayer.training.sgd import SGD as SGD
+from twolayer.training.sgd import AbstractConstraint as AbstractConstraint
+from twolayer.training.sgd import AbstractLayers as AbstractLayers
+from twolayer.training.sgd import AbstractReuse as AbstractReuse
+from twolayer.training.sgd import Both as Both
+from twolayer.training.sgd import First as First
+from twolayer.training.sgd import Free as Free
+from twolayer.training.sgd import Fresh as Fresh
+from twolayer.training.sgd import Reused as Reused
+from twolayer.training.sgd import Sphere as Sphere

@@ -1,0 +1,32 @@
+"""The clock: the one place where steps, time and samples are converted."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Clock(NamedTuple):
+    r"""One clock for every regime.
+
+    .. math:: t = \frac{\gamma}{p d}\,\mathrm{samples}, \qquad \mathrm{samples} = n_b\,\mathrm{step}
+    """
+
+    time_per_sample: Any
+    samples_per_step: int
+
+    @property
+    def time_per_step(self) -> Any:
+        """The time that one step takes."""
+        return self.time_per_sample * self.samples_per_step
+
+    def steps(self, time: Any) -> Any:
+        """The number of the step nearest to a time."""
+        return np.rint(np.asarray(time) / self.time_per_step).astype(np.int64)
+
+    def time(self, step: Any) -> Any:
+        """The time after so many steps."""
+        return np.asarray(step) * self.time_per_step
+
+    def samples(self, step: Any) -> Any:
+        """The samples seen after so many steps."""
+        return np.asarray(step) * self.samples_per_step

@@ -1,0 +1,150 @@
+"""How the weights move: stochastic gradient descent and its independent choices."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import count, instance, is_traced, leaf, number, static
+from twolayer.core.registry import register
+from twolayer.problem import Problem, Samples
+from twolayer.training.clock import Clock
+
+
+class AbstractReuse(eqx.Module):
+    """Whether samples are seen once or again."""
+
+
+@register
+class Fresh(AbstractReuse):
+    """Every batch is new: one pass over the data."""
+
+
+@register
+class Reused(AbstractReuse):
+    r"""The same :math:`n = \alpha d` samples at every step: full batch, or random mini-batches when ``batch_size`` says less.
+
+    On `Samples` the set is the data set itself, whatever alpha says. Mini-batches are drawn with replacement.
+    """
+
+    alpha: float = static(number("alpha", above=0.0))
+
+
+class AbstractLayers(eqx.Module):
+    """Which layers are trained."""
+
+
+@register
+class First(AbstractLayers):
+    """The first layer is trained, the second is frozen."""
+
+
+@register
+class Both(AbstractLayers):
+    r"""Both layers are trained; ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, second-layer over first-layer rate."""
+
+    ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
+
+
+class AbstractConstraint(eqx.Module):
+    """Where the rows of W may go."""
+
+
+@register
+class Free(AbstractConstraint):
+    """Anywhere."""
+
+
+@register
+class Sphere(AbstractConstraint):
+    """Every row is brought back to its initial length after each step."""
+
+
+@register
+class SGD(eqx.Module):
+    r"""Stochastic gradient descent on batches of :math:`n_b` samples.
+
+    .. math:: w_j \leftarrow w_j + \frac{\gamma}{p d}\, a_j \sum_{\nu \in batch} \sigma'(\lambda_j^\nu)\,
+              \mathcal{E}^\nu z^\nu, \qquad \mathcal{E} = y - s(z)
+
+    Parameters
+    ----------
+    learning_rate
+        :math:`\gamma`, the same in every regime of batch size.
+    batch_size
+        :math:`n_b`; 1 by default for fresh samples, the whole set for reused ones.
+    reuse, layers, constraint
+        `Fresh` or `Reused`, `First` or `Both`, `Free` or `Sphere`.
+    weight_decay, momentum
+        :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`, :math:`W^+ = W + V^+`.
+    """
+
+    learning_rate: Any = leaf(number("learning_rate", above=0.0))
+    batch_size: int | None = static(count("batch_size", optional=True))
+    reuse: AbstractReuse = leaf(instance("reuse", AbstractReuse, "Fresh() or Reused(alpha)"))
+    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First() or Both(ratio)"))
+    constraint: AbstractConstraint = leaf(instance("constraint", AbstractConstraint, "Free() or Sphere()"))
+    weight_decay: Any = leaf(number("weight_decay", low=0.0))
+    momentum: Any = leaf(number("momentum", low=0.0, below=1.0))
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        batch_size: int | None = None,
+        reuse: AbstractReuse | None = None,
+        layers: AbstractLayers | None = None,
+        constraint: AbstractConstraint | None = None,
+        weight_decay: Any = 0.0,
+        momentum: Any = 0.0,
+    ):
+        """``batch_size`` left out means one fresh sample, or the whole set when samples are reused."""
+        self.learning_rate = learning_rate
+        self.reuse = Fresh() if reuse is None else reuse
+        self.batch_size = 1 if batch_size is None and isinstance(self.reuse, Fresh) else batch_size
+        self.layers = First() if layers is None else layers
+        self.constraint = Free() if constraint is None else constraint
+        self.weight_decay = weight_decay
+        self.momentum = momentum
+
+    @property
+    def is_spherical(self) -> bool:
+        """Whether the rows keep their length."""
+        return isinstance(self.constraint, Sphere)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no sample is seen twice."""
+        return isinstance(self.reuse, Fresh)
+
+    @property
+    def layer_ratio(self) -> Any:
+        r""":math:`\kappa`: 0 when the second layer is frozen."""
+        return self.layers.ratio if isinstance(self.layers, Both) else 0.0
+
+    @property
+    def has_momentum(self) -> bool:
+        """Whether there is a velocity to carry along."""
+        return is_traced(self.momentum) or float(self.momentum) != 0.0
+
+    def set_size(self, problem: Problem) -> int | None:
+        """The number of samples in the fixed set; None when samples are fresh draws from a Gaussian."""
+        if isinstance(problem.inputs, Samples):
+            return problem.inputs.n
+        if isinstance(self.reuse, Reused):
+            return max(1, round(float(self.reuse.alpha) * problem.d))
+        return None
+
+    def samples_per_step(self, problem: Problem) -> int:
+        """The batch size in force."""
+        size = self.set_size(problem)
+        if self.batch_size is None:
+            return size or 1
+        if isinstance(self.reuse, Reused) and size is not None and self.batch_size > size:
+            raise InvalidInput(f"Argument `batch_size` is {self.batch_size}, but the reused set has {size} samples.")
+        return self.batch_size
+
+    def clock(self, problem: Problem) -> Clock:
+        """How steps, time and samples convert into one another."""
+        batch = self.samples_per_step(problem)
+        return Clock(time_per_sample=np.asarray(self.learning_rate) / (problem.p * problem.d), samples_per_step=batch)
