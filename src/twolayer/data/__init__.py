@@ -1,0 +1,10 @@
+"""What came out: labelled datasets, files, comparisons."""
+
+from twolayer.data.dataset import to_dataset as to_dataset
+from twolayer.data.deviation import Finding as Finding
+from twolayer.data.deviation import judge_account as judge_account
+from twolayer.data.provenance import attributes as attributes
+from twolayer.data.provenance import versions as versions
+from twolayer.data.schema import validate as validate
+from twolayer.data.store import load as load
+from twolayer.data.store import save as save

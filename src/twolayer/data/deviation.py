@@ -1,0 +1,131 @@
+r"""How far an account is from the judge, in standard errors, and what that means.
+
+Replica by replica both accounts begin at the same start, so their difference :math:`\delta` is that of the dynamics. Its
+mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a correct limit
+theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about :math:`s^2` over
+the range of the variable. A deviation counts as evidence against the account when it exceeds the threshold of Student's t
+at a family-wise false-alarm rate, after that shift is allowed for.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FALSE_ALARM = 1e-3
+COMPARED = ("risk", "M", "Q", "a")
+
+
+class Deviation(NamedTuple):
+    """One variable of one account against the judge, at every time and entry (arrays: time, entries...)."""
+
+    mean: Any
+    standard_error: Any
+    scatter: Any
+    shift: Any  # the size of the shift of the mean that finite d is expected to cause
+    z: Any  # mean over standard error
+    numerical: Any  # numerical error of both accounts together
+
+
+def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviation:
+    """Compare one variable; an account without scatter of its own may have a single replica."""
+    theirs, ours = judge[name].values, account[name].values
+    error = "risk_error" if name == "risk" else "overlap_error"
+    numerical = np.max(judge[error].values, axis=0) + np.max(account[error].values, axis=0)
+    difference = theirs - ours
+    replicas = difference.shape[0]
+    numerical = numerical.reshape(numerical.shape + (1,) * (difference.ndim - 2))
+    mean = difference.mean(axis=0)
+    scatter = difference.std(axis=0, ddof=1) if replicas > 1 else np.full_like(mean, np.nan)
+    standard_error = scatter / np.sqrt(replicas)
+    spread = np.nanmax(ours, initial=-np.inf) - np.nanmin(ours, initial=np.inf)
+    # Scatter at one time is the cause of shifts at later times: the running maximum is what counts.
+    shift = np.maximum.accumulate(_largest_entry(scatter) ** 2, axis=0) / max(float(spread), 1e-300)
+    shift = np.broadcast_to(shift, mean.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(np.abs(mean) <= numerical, 0.0, mean / standard_error)
+    return Deviation(mean, standard_error, scatter, shift, z, np.broadcast_to(numerical, mean.shape))
+
+
+def _largest_entry(x: np.ndarray) -> np.ndarray:
+    """The largest over the entries of a matrix at each time, kept as broadcastable axes."""
+    axes = tuple(range(1, x.ndim))
+    return np.max(np.nan_to_num(x), axis=axes, keepdims=True, initial=0.0) if axes else np.nan_to_num(x)
+
+
+def threshold(replicas: int, numbers: int) -> float:
+    """The deviation in standard errors that chance exceeds, among so many numbers, once in 1/FALSE_ALARM comparisons."""
+    from scipy.stats import t
+
+    return float(t.isf(FALSE_ALARM / (2.0 * max(1, numbers)), max(1, replicas - 1)))
+
+
+class Finding(NamedTuple):
+    """The verdict on one account."""
+
+    account: str
+    judge: str
+    outcome: str  # "agrees", "finite-d effect", "differs", "undecided"
+    sentence: str
+    largest_z: float
+    where: str
+    threshold: float
+
+
+def judge_account(
+    judge_name: str, account_name: str, judge: "xr.Dataset", account: "xr.Dataset", finite_d: float, d: int
+) -> tuple[Finding, dict[str, Deviation]]:
+    """Compare all variables of one account with the judge; ``finite_d`` is the expected relative size sqrt(gamma/(p d))."""
+    moved = [
+        name
+        for name in COMPARED
+        if judge[name].size and np.nanmax(np.abs(judge[name].values - account[name].values)) > 0
+    ]
+    deviations = {name: deviation(judge, account, name) for name in moved}
+    replicas = max(judge.sizes["replica"], account.sizes["replica"])
+    if replicas < 2 or not deviations:
+        why = "one replica gives no standard error; ask for more replicas" if deviations else "the two are identical"
+        outcome = "undecided" if deviations else "agrees"
+        finding = Finding(
+            account_name, judge_name, outcome, f"{account_name} against {judge_name}: {why}.", 0.0, "", np.nan
+        )
+        return finding, deviations
+    numbers = sum(int(np.isfinite(item.z).sum()) for item in deviations.values())
+    limit = threshold(replicas, numbers)
+    worst = {name: _worst(item) for name, item in deviations.items()}
+    name = max(worst, key=lambda key: worst[key][0])
+    excess, index = worst[name]
+    item = deviations[name]
+    size, z = float(np.abs(item.mean[index])), float(np.abs(item.z[index]))
+    scatter = max(float(np.nanmax(entry.scatter)) for entry in deviations.values())
+    shift = max(float(np.nanmax(entry.shift)) for entry in deviations.values())
+    time = float(judge.time.values[index[0]])
+    entry = "".join(f"[{','.join(str(i) for i in index[1:])}]" if len(index) > 1 else "")
+    where = f"{name}{entry} at time {time:.3g}"
+    seen = f"the mean of {replicas} runs is {z:.1f} standard errors ({size:.2g}) away at most, in {where}"
+    expected = (
+        f"single runs at d = {d} scatter by up to {scatter:.2g} around it (expected order sqrt(gamma/(p d)) = {finite_d:.2g}), "
+        f"which may shift their mean by about {shift:.2g}"
+    )
+    chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
+    if excess <= limit:
+        outcome, head = "agrees", f"{account_name} agrees with {judge_name}"
+    elif size <= float(item.scatter[index]):
+        outcome = "finite-d effect"
+        head = f"{account_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
+    else:
+        outcome, head = "differs", f"{account_name} differs from {judge_name}"
+    sentence = f"{head}: {seen}; {chance}; {expected}."
+    return Finding(account_name, judge_name, outcome, sentence, z, where, limit), deviations
+
+
+def _worst(item: Deviation) -> tuple[float, tuple[int, ...]]:
+    """The largest deviation in standard errors after the expected shift and the numerical error are allowed for."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        beyond = np.maximum(np.abs(item.mean) - item.shift - item.numerical, 0.0) / item.standard_error
+    # Where the allowance covers everything, the raw deviation still says which number to name.
+    order = np.nan_to_num(beyond) + 1e-9 * np.nan_to_num(np.abs(item.z), posinf=0.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(order)), order.shape))
+    return float(np.nan_to_num(beyond, posinf=1e300)[index]), index

@@ -1,0 +1,77 @@
+"""The dataset: names, dimensions, units and attributes, in one place; `validate` is called on every write and read."""
+
+from typing import TYPE_CHECKING, Any
+
+from twolayer.core.errors import InvalidInput
+from twolayer.description import Status
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+SCHEMA = 1
+
+DIMENSIONS: dict[str, tuple[str, ...]] = {
+    "Q": ("replica", "time", "i", "j"),
+    "M": ("replica", "time", "i", "r"),
+    "P": ("r", "s"),
+    "a": ("replica", "time", "i"),
+    "risk": ("replica", "time"),
+    "excess_risk": ("replica", "time"),
+    "risk_error": ("replica", "time"),
+    "overlap_error": ("replica", "time"),
+    "status": ("replica",),
+    "crossing_time": ("replica",),
+}
+
+LONG_NAMES = {
+    "Q": "student-student overlaps",
+    "M": "student-target overlaps",
+    "P": "target-target overlaps",
+    "a": "second layer",
+    "risk": "population risk, with the noise floor",
+    "excess_risk": "population risk above the noise floor",
+    "risk_error": "bound on the numerical error of the risk",
+    "overlap_error": "bound on the numerical error of any overlap",
+    "status": "how the replica ended",
+    "crossing_time": "first time at which the excess risk is at most the threshold",
+    "time": "time, gamma * samples / (p d)",
+    "step": "number of steps taken",
+    "samples": "number of samples seen",
+}
+
+ATTRIBUTES = (
+    "schema",
+    "spec",
+    "spec_hash",
+    "description",
+    "exactness",
+    "engine",
+    "precision",
+    "versions",
+    "device",
+    "seed",
+)
+
+STATUS_ATTRIBUTES: dict[str, Any] = {
+    "flag_values": [int(status) for status in Status],
+    "flag_meanings": " ".join(status.name.lower() for status in Status),
+}
+
+
+def validate(dataset: "xr.Dataset") -> None:
+    """Refuse a dataset that does not follow the schema, with the first thing that is wrong."""
+    schema = dataset.attrs.get("schema")
+    if schema is None:
+        raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
+    if int(schema) > SCHEMA:
+        raise InvalidInput(f"This result has schema {schema}, but this version reads up to {SCHEMA}: update twolayer.")
+    for name, dimensions in DIMENSIONS.items():
+        if name not in dataset:
+            raise InvalidInput(f"This result lacks the variable `{name}`.")
+        if dataset[name].dims != dimensions:
+            raise InvalidInput(
+                f"Variable `{name}` must have the dimensions {dimensions}, but has {dataset[name].dims}."
+            )
+    missing = [name for name in ATTRIBUTES if name not in dataset.attrs]
+    if missing:
+        raise InvalidInput(f"This result lacks the attribute `{missing[0]}`.")

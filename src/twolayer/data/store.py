@@ -1,0 +1,54 @@
+"""Results on disk: one netCDF file per result, or per comparison with one group per description."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twolayer.core.errors import InvalidInput
+from twolayer.data.schema import validate
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
+    """Write a result to a netCDF file, whole or not at all."""
+    for dataset in _datasets(result):
+        validate(dataset)
+    path = Path(path)
+    try:
+        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+    except OSError as error:
+        raise InvalidInput(f"The result cannot be written to {str(path)!r}: {error.strerror}.") from None
+    try:
+        result.to_netcdf(draft, engine="h5netcdf")
+        os.replace(draft, path)
+    finally:
+        Path(draft).unlink(missing_ok=True)
+    return path
+
+
+def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
+    """Read a result written by `save`."""
+    import xarray as xr
+
+    path = Path(path)
+    if not path.is_file():
+        raise InvalidInput(f"There is no result file {str(path)!r}.")
+    try:
+        tree = xr.open_datatree(path, engine="h5netcdf").load()
+        tree.close()
+    except Exception as error:  # a damaged file fails in many ways inside the library that reads it
+        raise InvalidInput(f"The file {str(path)!r} is not a readable result: {type(error).__name__}.") from None
+    result: Any = tree if tree.children else tree.to_dataset()
+    for dataset in _datasets(result):
+        validate(dataset)
+    return result
+
+
+def _datasets(result: "xr.Dataset | xr.DataTree") -> list["xr.Dataset"]:
+    import xarray as xr
+
+    return [result] if isinstance(result, xr.Dataset) else [child.to_dataset() for child in result.children.values()]

@@ -1,0 +1,122 @@
+"""What a simulation and a theory have in common: whether they apply, what they are asked, what they give back."""
+
+import abc
+import enum
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from twolayer.core.errors import NotApplicable
+from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD
+
+# A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
+# in finite time could not be followed in double precision.
+DIVERGED = 1e5
+
+
+class Exactness(enum.Enum):
+    """How an account relates to the training it describes."""
+
+    EXACT = "exact at finite d"
+    LIMIT_D = "limit d -> infinity"
+
+
+class Applies(NamedTuple):
+    """Whether a description covers a problem and training: how exactly, or why not."""
+
+    ok: bool
+    exactness: Exactness
+    statement: str
+
+
+class Status(enum.IntEnum):
+    """How a replica ended."""
+
+    DONE = 0
+    DIVERGED = 1
+    UNFINISHED = 2
+
+    @property
+    def sentence(self) -> str:
+        """The status in words."""
+        return {
+            Status.DONE: "done",
+            Status.DIVERGED: "diverged: the weights grew without bound",
+            Status.UNFINISHED: "unfinished: the step limit of the solver was reached",
+        }[self]
+
+
+class Plan(eqx.Module):
+    """What is asked of a description: where to start, when to save, what to watch for."""
+
+    starts: Overlaps  # one per replica, along a leading axis
+    keys: Key[Array, " replicas"]  # one per replica: the randomness of the run itself
+    steps: Int[np.ndarray, " times"]  # steps at which to save, increasing from 0
+    times: Float[np.ndarray, " times"]  # the same on the clock
+    risk_threshold: float | None = None  # on the excess risk
+    progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return self.starts.Q.shape[0]
+
+    @property
+    def limit(self) -> float:
+        """The squared row length beyond which a replica counts as diverged."""
+        lengths = [np.diagonal(np.asarray(x), axis1=-2, axis2=-1) for x in (self.starts.Q, self.starts.P)]
+        return DIVERGED * max(1.0, *(float(x.max(initial=0.0)) for x in lengths))
+
+
+class Record(NamedTuple):
+    """What came out: plain arrays at the save points; labels and files come later.
+
+    Rows beyond a divergence are NaN. ``replicas`` may be fewer than planned when the run was interrupted.
+    """
+
+    Q: Any  # (replicas, times, p, p)
+    M: Any  # (replicas, times, p, k)
+    a: Any  # (replicas, times, p)
+    excess_risk: Any  # (replicas, times)
+    risk_error: Any  # (replicas, times): bound on the numerical error of the risk
+    overlap_error: Any  # (replicas, times): bound on the numerical error of any entry of Q, M, a
+    status: Any  # (replicas,), values of Status
+    crossing_time: Any  # (replicas,): first time with excess risk at most the threshold, NaN if never or not asked
+    engine: str
+    interrupted: bool = False
+
+
+class AbstractDescription(eqx.Module):
+    """An exact or limiting account of a training run."""
+
+    @abc.abstractmethod
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        """Whether this description covers the problem and training."""
+
+    @abc.abstractmethod
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        """Follow the training through the plan."""
+
+    @property
+    @abc.abstractmethod
+    def references(self) -> tuple[str, ...]:
+        """Keys of the works to cite."""
+
+    def require(self, problem: Problem, training: SGD) -> Applies:
+        """The answer of ``applies``, or its reason as an error."""
+        answer = self.applies(problem, training)
+        if not answer.ok:
+            raise NotApplicable(f"`{type(self).__name__}` does not apply: {answer.statement}")
+        return answer
+
+
+def first_crossing(times: np.ndarray, values: np.ndarray, threshold: float | None) -> np.ndarray:
+    """The first saved time at which each row is at most the threshold; NaN where none is, or none is asked."""
+    if threshold is None:
+        return np.full(values.shape[0], np.nan)
+    below = values <= threshold
+    return np.where(below.any(axis=1), times[np.argmax(below, axis=1)], np.nan)

@@ -1,0 +1,3 @@
+"""Exact processes at finite d."""
+
+from twolayer.simulation.direct import DirectSGD as DirectSGD

@@ -1,0 +1,309 @@
+"""SGD on the weights themselves: the judge of every theory.
+
+It differentiates the loss and uses none of the Gaussian moments for its steps.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from twolayer.core.fields import as_data, choice, static
+from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.registry import register
+from twolayer.description import (
+    AbstractDescription,
+    Applies,
+    Exactness,
+    Plan,
+    Record,
+    Status,
+    first_crossing,
+)
+from twolayer.expectation import choose, estimate
+from twolayer.problem import Overlaps, Problem, Samples, embed
+from twolayer.training import SGD
+
+# Numbers drawn at once, per replica and per group of replicas. They fit the caches of one core; since the stream of a
+# replica is attached to its steps, they change no result.
+BLOCK_NUMBERS = 2**16
+GROUP = 16
+MAX_NUMBERS = 2**31
+
+
+class Weights(NamedTuple):
+    """The state of one replica."""
+
+    W: Float[Array, "p d"]
+    V: Float[Array, "p d"]  # velocity; of size zero without momentum
+    a: Float[Array, " p"]
+
+
+class Frozen(NamedTuple):
+    """What a replica keeps from its start."""
+
+    W_star: Float[Array, "k d"]
+    lengths: Float[Array, " p"]
+    data: Key[Array, ""]
+    X: Float[Array, "set d"]  # the fixed set; of size zero when samples are fresh draws
+    y: Float[Array, " set"]
+
+
+def batch_loss(
+    problem: Problem,
+    W: Float[Array, "p d"],
+    a: Float[Array, " p"],
+    z: Float[Array, "n d"],
+    y: Float[Array, " n"],
+    counts: Float[Array, " n"] | float = 1.0,
+) -> Float[Array, ""]:
+    r"""The loss summed over samples, :math:`\sum_\nu \ell(y^\nu, s(z^\nu))`; ``counts`` says how often each counts."""
+    return jnp.sum(counts * problem.loss(y, problem.student(z @ W.T, a)))
+
+
+def update(
+    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: tuple[Array, Array]
+) -> Weights:
+    r"""One step from the gradient of the summed loss.
+
+    .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
+              a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
+
+    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then returns
+    to its initial length.
+    """
+    W, V, a = weights
+    rate = training.learning_rate / problem.d
+    move = -rate * gradient[0]
+    if training.has_momentum:
+        move = V = training.momentum * V + move
+    decay = training.weight_decay * rate * training.samples_per_step(problem)
+    W = (1.0 - decay) * W + move
+    if training.is_spherical:
+        W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
+    return Weights(W, V, a - training.layer_ratio * rate * gradient[1])
+
+
+class _Layout(NamedTuple):
+    """How the samples of a run are cut into draws: whole steps per block, or one step in several parts."""
+
+    batch: int
+    steps_per_block: int
+    parts: int
+    part_size: int
+
+
+def _layout(problem: Problem, training: SGD) -> _Layout:
+    batch = training.samples_per_step(problem)
+    fitting = max(1, BLOCK_NUMBERS // problem.d)
+    if batch <= fitting:
+        return _Layout(batch, max(1, fitting // batch), 1, batch)
+    # Large batches are summed in parts of bounded size, so that memory does not grow with the batch.
+    size = min(batch, max(1, 2**22 // problem.d))
+    return _Layout(batch, 1, -(-batch // size), size)
+
+
+@register
+class DirectSGD(AbstractDescription):
+    r"""Stochastic gradient descent on the weights, :math:`w_j^+ = w_j - \frac{\gamma}{d}\,\partial_{w_j} \sum_\nu \ell^\nu`.
+
+    Exact at finite d, by construction. Weights are kept in double precision. Inputs are drawn in single precision by
+    default (``draws="single"``), whose law differs from the Gaussian by less than :math:`10^{-7}` in every probability;
+    ``"double"`` is there to check that. Checked against: a plain NumPy loop, the exact one-step mean, the ODE limit.
+    """
+
+    draws: str = static(choice("draws", ("single", "double")), default="single")
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ()
+
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        size = problem.d * max(problem.p, training.set_size(problem) or 0)
+        if size > MAX_NUMBERS:
+            reason = f"weights or a fixed set of {size:.3g} numbers do not fit in memory; lower `d`."
+            return Applies(False, Exactness.EXACT, reason)
+        return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        training.samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
+        problem, training = as_data((problem, training))
+        groups: list[_Trajectory] = []
+        interrupted = False
+        width = min(GROUP, plan.replicas)
+        starts = range(0, plan.replicas, width)
+        try:
+            for first in starts:
+                # The last group is filled up with repeated replicas, so that every group has the same compiled shape.
+                members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
+                share = lambda done, first=first: plan.progress((first + width * done) / (width * len(starts)))
+                groups.append(self._run_group(problem, training, plan, members, share))
+        except KeyboardInterrupt:
+            interrupted = True
+            if not groups:
+                raise
+        kept = min(plan.replicas, width * len(groups))
+        whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*groups, strict=True)))
+        return self._record(problem, training, plan, whole, interrupted)
+
+    def _run_group(self, problem: Problem, training: SGD, plan: Plan, members: np.ndarray, share: Any) -> "_Trajectory":
+        overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
+        weights, frozen = _prepare(self.draws, problem, training, overlaps, plan.keys[members])
+        saved = [_measure(problem, weights, frozen)]
+        for index in range(1, len(plan.steps)):
+            before, after = int(plan.steps[index - 1]), int(plan.steps[index])
+            weights = _advance(self.draws, problem, training, weights, frozen, np.asarray(before), np.asarray(after))
+            saved.append(jax.tree.map(np.asarray, _measure(problem, weights, frozen)))
+            share(after / max(1, int(plan.steps[-1])))
+            if not np.any(_alive(saved[-1], plan.limit)):
+                break
+        blank = jax.tree.map(lambda x: np.full_like(x, np.nan), saved[-1])
+        saved += [blank] * (len(plan.steps) - len(saved))
+        return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
+
+    def _record(self, problem: Problem, training: SGD, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
+        lost = ~np.logical_and.accumulate(_alive(path, plan.limit), axis=1)
+        blank = lambda x: np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
+        Q, M, a = blank(path.Q), blank(path.M), blank(path.a)
+        if isinstance(problem.inputs, Samples):
+            engine, risk, error = "mean over the data set", blank(path.risk), np.zeros_like(path.risk)
+        else:
+            chosen = choose(problem).engine
+            engine = chosen.name
+            risk, error = evaluate_risk(chosen, problem, Overlaps(Q, M, plan.starts.P, a))
+        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
+        crossing = first_crossing(plan.times, risk, plan.risk_threshold)
+        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, crossing, engine, interrupted)
+
+
+class _Trajectory(NamedTuple):
+    """What is measured at the save points, per replica."""
+
+    Q: Any
+    M: Any
+    a: Any
+    risk: Any  # over a data set; zero for Gaussian inputs, whose risk follows from the overlaps
+
+
+def _alive(path: _Trajectory, limit: float) -> np.ndarray:
+    lengths = np.diagonal(path.Q, axis1=-2, axis2=-1)
+    with np.errstate(invalid="ignore"):
+        return np.all(lengths < limit, axis=-1) & np.all(np.isfinite(path.a), axis=-1)
+
+
+def evaluate_risk(engine: Any, problem: Problem, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
+    """Excess risk and its numerical error at saved overlaps, with leading axes (replica, time)."""
+    shape = overlaps.a.shape[:-1]
+    flat = [np.asarray(x).reshape((-1,) + x.shape[2:]) for x in (overlaps.Q, overlaps.M, overlaps.a)]
+
+    @eqx.filter_jit
+    def sweep(engine: Any, problem: Problem, P: Array, flat: list[Array]) -> Any:
+        def one(row: list[Array]) -> Any:
+            result = estimate(engine, problem, Overlaps(row[0], row[1], P, row[2]))
+            return result.value.excess_risk, result.error.excess_risk
+
+        return jax.lax.map(one, flat, batch_size=64)
+
+    value, error = sweep(engine, problem, overlaps.P, [jnp.asarray(x) for x in flat])
+    return np.asarray(value).reshape(shape), np.asarray(error).reshape(shape)
+
+
+@eqx.filter_jit
+def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, keys: Array) -> tuple[Weights, Frozen]:
+    """Weights and fixed data of a group of replicas."""
+    size = training.set_size(problem)
+
+    def one(Q: Array, M: Array, a: Array, key: Array) -> tuple[Weights, Frozen]:
+        W, W_star = embed(Overlaps(Q, M, overlaps.P, a), problem.d, key)
+        V = jnp.zeros_like(W) if training.has_momentum else jnp.zeros((problem.p, 0))
+        X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
+        if size is not None and not isinstance(problem.inputs, Samples):
+            X = _normals(draws, purpose_key(key, Purpose.DATASET), (size, problem.d))
+            y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
+        return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), key, X, y)
+
+    return jax.vmap(one)(overlaps.Q, overlaps.M, overlaps.a, keys)
+
+
+@eqx.filter_jit
+def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
+    def one(weights: Weights, frozen: Frozen) -> _Trajectory:
+        W, _, a = weights
+        risk = jnp.zeros(())
+        if isinstance(problem.inputs, Samples):
+            X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+            risk = batch_loss(problem, W, a, X, y) / y.shape[0]
+        return _Trajectory(W @ W.T, W @ frozen.W_star.T, a, risk)
+
+    return jax.vmap(one)(weights, frozen)
+
+
+def _normals(draws: str, key: Array, shape: tuple[int, ...]) -> Array:
+    return jax.random.normal(key, shape, jnp.float32 if draws == "single" else jnp.float64).astype(jnp.float64)
+
+
+def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
+    noise = jax.random.normal(key, z.shape[:-1], jnp.float64)
+    return problem.target(z @ W_star.T) + jnp.sqrt(problem.noise) * noise
+
+
+def _draw(
+    draws: str, problem: Problem, training: SGD, frozen: Frozen, index: Any, part: Any, shape: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """Inputs and labels of one draw: a function of the index (of a block or step) and the part alone."""
+    data = jax.random.fold_in(jax.random.fold_in(purpose_key(frozen.data, Purpose.DATA), index), part)
+    if training.set_size(problem) is None:
+        z = _normals(draws, data, (*shape, problem.d))
+        return z, _labels(problem, frozen.W_star, z, jax.random.fold_in(data, int(Purpose.LABEL_NOISE)))
+    if isinstance(problem.inputs, Samples):
+        X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+    else:
+        X, y = frozen.X, frozen.y
+    if training.batch_size is None:  # the whole set, part after part; what runs over the end is not counted
+        rows = jnp.broadcast_to(jnp.minimum(part * shape[-1] + jnp.arange(shape[-1]), X.shape[0] - 1), shape)
+    else:
+        rows = jax.random.randint(data, shape, 0, X.shape[0])
+    return X[rows], y[rows]
+
+
+@eqx.filter_jit
+def _advance(
+    draws: str, problem: Problem, training: SGD, weights: Weights, frozen: Frozen, before: Any, after: Any
+) -> Weights:
+    """Take a group of replicas from step ``before`` to step ``after``; the result does not depend on how a run is cut."""
+    layout = _layout(problem, training)
+
+    def gradient(weights: Weights, z: Array, y: Array, counts: Array | float = 1.0) -> tuple[Array, Array]:
+        loss = lambda W, a: batch_loss(problem, W, a, z, y, counts)
+        return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
+
+    def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:
+        z, y = _draw(draws, problem, training, frozen, index, 0, (layout.steps_per_block, layout.batch))
+
+        def step(s: Array, weights: Weights) -> Weights:
+            return update(problem, training, weights, frozen.lengths, gradient(weights, z[s], y[s]))
+
+        first = index * layout.steps_per_block
+        low, high = jnp.maximum(before - first, 0), jnp.minimum(after - first, layout.steps_per_block)
+        return jax.lax.fori_loop(low, high, step, weights)
+
+    def step_in_parts(weights: Weights, frozen: Frozen, index: Array) -> Weights:
+        def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+            z, y = _draw(draws, problem, training, frozen, index, number, (layout.part_size,))
+            inside = number * layout.part_size + jnp.arange(layout.part_size) < layout.batch
+            return jax.tree.map(jnp.add, total, gradient(weights, z, y, inside.astype(z.dtype)))
+
+        zero = (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a))
+        return update(problem, training, weights, frozen.lengths, jax.lax.fori_loop(0, layout.parts, part, zero))
+
+    if layout.parts == 1:
+        first, last = before // layout.steps_per_block, -(-after // layout.steps_per_block)
+        body = steps_of_a_block
+    else:
+        first, last = before, after
+        body = step_in_parts
+    replicas = jax.vmap(body, in_axes=(0, 0, None))
+    return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, index), weights)

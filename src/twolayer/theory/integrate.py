@@ -1,0 +1,60 @@
+"""The thin layer over diffrax: tolerances, landing on the save points, events."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class Solution(NamedTuple):
+    """A trajectory at the save points, infinite beyond the point where it stopped."""
+
+    states: Any  # pytree with a leading time axis
+    reached: Float[Array, ""]  # the last time reached
+    is_finished: Any  # whether that is the end
+    has_stopped: Any  # whether the stop condition ended it
+
+
+def solve(
+    field: Callable[[Any, Any, Any], Any],
+    start: Any,
+    times: Float[Array, " times"],
+    args: Any,
+    rtol: Any,
+    atol: Any,
+    max_steps: int,
+    stop: Callable[[Any, Any], Any],
+    locate: bool = False,
+) -> Solution:
+    """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``, by the eighth-order method of Dormand and Prince.
+
+    Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation.
+    ``stop(y, args)`` ends the integration when it turns true or, with ``locate``, when it crosses zero, at the root.
+    """
+    import diffrax
+    import optimistix
+
+    controller = diffrax.ClipStepSizeController(diffrax.PIDController(rtol=rtol, atol=atol), step_ts=times)
+    event = diffrax.Event(
+        lambda t, y, args, **_: stop(y, args), optimistix.Newton(rtol=1e-10, atol=1e-10) if locate else None
+    )
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),  # pyright: ignore[reportArgumentType]
+        diffrax.Dopri8(),
+        t0=times[0],
+        t1=times[-1],
+        dt0=None,
+        y0=start,
+        args=args,
+        saveat=diffrax.SaveAt(t1=True) if locate else diffrax.SaveAt(ts=times),
+        stepsize_controller=controller,
+        max_steps=max_steps,
+        event=event,
+        throw=False,
+    )
+    result = solution.result
+    has_stopped = result == diffrax.RESULTS.event_occurred
+    assert solution.ts is not None
+    finite = jnp.where(jnp.isfinite(solution.ts), solution.ts, -jnp.inf)
+    return Solution(solution.ys, jnp.max(finite), result == diffrax.RESULTS.successful, has_stopped)

@@ -1,0 +1,269 @@
+"""The high-dimensional limit of one-pass SGD: ordinary differential equations for the overlaps."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.fields import as_data, count, flag, leaf, number, static
+from twolayer.core.linalg import symmetrise
+from twolayer.core.registry import register
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
+from twolayer.expectation import AbstractEngine, Moments, choose
+from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.theory.integrate import Solution, solve
+from twolayer.training import SGD
+
+# The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
+LOOSER = 100.0
+
+
+def drift(
+    problem: Problem,
+    training: SGD,
+    overlaps: Overlaps,
+    moments: Moments,
+    squared_lengths: Float[Array, " p"],
+    variance: float = 1.0,
+) -> tuple[Float[Array, "p p"], Float[Array, "p k"], Float[Array, " p"]]:
+    r"""Time derivatives of Q, M and a in the limit d to infinity with :math:`n_b = o(d)`.
+
+    .. math::
+        \dot M = D_a \psi, \qquad
+        \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
+        \dot a = \kappa\,\chi
+
+    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the sphere,
+    with rows of squared length :math:`N_j`,
+
+    .. math::
+        \dot M_{jr} = (D_a \psi)_{jr} - \frac{M_{jr}}{2} \frac{\Phi_{jj}}{N_j}, \qquad
+        \dot Q_{jl} = \Phi_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\Phi_{jj}}{N_j} + \frac{\Phi_{ll}}{N_l}\Big)
+
+    Parameters
+    ----------
+    problem, training, overlaps
+        What is learned, how, and where it stands.
+    moments
+        Gaussian moments at these overlaps.
+    squared_lengths
+        :math:`N_j`, used on the sphere alone.
+    variance
+        1 with and 0 without the variance term (gradient flow).
+
+    Returns
+    -------
+    Derivatives of Q, M and a in units where one unit of time is ``p d / learning_rate`` samples.
+
+    Notes
+    -----
+    Assumes fresh samples, the square loss and no momentum. Checked against: the closed solution of phase retrieval at
+    p = 1, a plain NumPy solution for erf, direct SGD at growing d.
+
+    References
+    ----------
+    :cite:t:`saad1995`; normalisation of :cite:t:`arnaboldi2023`.
+    """
+    Q, M, a = overlaps.Q, overlaps.M, overlaps.a
+    psi_m = a[:, None] * moments.psi
+    psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
+    psi_var = a[:, None] * moments.phi_hd * a[None, :]
+    decay = problem.p * training.weight_decay
+    dM = psi_m - decay * M
+    dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var) - 2.0 * decay * Q
+    da = training.layer_ratio * moments.chi
+    if training.is_spherical:
+        growth = jnp.diagonal(dQ) / squared_lengths
+        dM = dM - 0.5 * M * growth[:, None]
+        dQ = dQ - 0.5 * Q * (growth[:, None] + growth[None, :])
+    return dQ, dM, da
+
+
+class _Args(eqx.Module):
+    """What the right-hand side needs besides the state."""
+
+    problem: Problem
+    training: SGD
+    engine: AbstractEngine
+    P: Float[Array, "k k"]
+    squared_lengths: Float[Array, " p"]
+    variance: float
+    limit: Any
+    threshold: Any
+
+
+def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
+    overlaps = Overlaps(state[0], state[1], args.P, state[2])
+    moments = args.engine.moments(args.problem, overlaps)
+    return drift(args.problem, args.training, overlaps, moments, args.squared_lengths, args.variance)
+
+
+def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
+    return jnp.max(jnp.diagonal(state[0])) > args.limit
+
+
+def _above_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
+    overlaps = Overlaps(state[0], state[1], args.P, state[2])
+    return args.engine.moments(args.problem, overlaps).excess_risk - args.threshold
+
+
+@register
+class SaadSolla(AbstractDescription):
+    r"""Ordinary differential equations for the overlaps, exact for one-pass SGD as :math:`d \to \infty`.
+
+    .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad \dot a = \kappa \chi
+
+    At finite d a single run scatters around the solution by order :math:`\sqrt{\gamma/(pd)}`, and the mean of many runs is
+    shifted by order :math:`1/d`. See `drift` for the equations, and :cite:t:`saad1995`, :cite:t:`goldt2019`.
+
+    Parameters
+    ----------
+    rtol, atol
+        Tolerances of the integrator per step. Engines that are themselves approximate set a coarser floor.
+    variance
+        Whether the variance term is kept; without it this is gradient flow.
+    max_steps
+        Steps of the integrator after which it gives up.
+    """
+
+    rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-10)
+    atol: Any = leaf(number("atol", above=0.0), default=1e-12)
+    variance: bool = static(flag("variance"), default=True)
+    max_steps: int = static(count("max_steps"), default=200_000)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ("saad1995", "goldt2019", "veiga2022", "arnaboldi2023")
+
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        no = lambda reason: Applies(False, Exactness.LIMIT_D, reason)
+        if not isinstance(problem.inputs, Gaussian):
+            return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
+        if not training.is_fresh:
+            return no(
+                f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
+            )
+        if training.has_momentum:
+            return no(f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}.")
+        batch = training.samples_per_step(problem)
+        if 2 * batch > problem.d:
+            return no(f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}.")
+        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        statement = (
+            f"error of a single run O(sqrt(gamma/(p d))), here {scatter:.2g} times a constant; of the mean O(1/d)"
+        )
+        if batch > 1:
+            statement += f", and O(n_b/d) = {batch / problem.d:.2g} from the batch"
+        return Applies(True, Exactness.LIMIT_D, statement)
+
+    def trajectory(
+        self,
+        engine: AbstractEngine,
+        problem: Problem,
+        training: SGD,
+        start: Overlaps,
+        times: Float[Array, " times"],
+        looser: Any = 1.0,
+        limit: Any = jnp.inf,
+        threshold: Any = None,
+    ) -> Solution:
+        """The solution from one start at the given times: pure JAX, so that it can be differentiated and mapped.
+
+        It ends early where a squared row length exceeds ``limit``.
+        With a ``threshold`` the solution ends where the excess risk falls to it, and only that end is returned.
+        """
+        locate = threshold is not None
+        squared = jnp.diagonal(start.Q)
+        args = _Args(problem, training, engine, start.P, squared, float(self.variance), limit, threshold)
+        rtol = looser * jnp.maximum(self.rtol, engine.rtol)
+        atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
+        state = (start.Q, start.M, start.a)
+        stop = _above_threshold if locate else _has_diverged
+        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate)
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        engine = choose(problem).engine
+        variants = engine.variants()
+        work = len(variants) + 1 + (plan.risk_threshold is not None)
+        times = jnp.asarray(plan.times)
+        data = as_data((self, problem, training))
+
+        def follow(variant: AbstractEngine, looser: float) -> Any:
+            return jax.device_get(
+                _trajectories(variant, *data, plan.starts, times, np.asarray(plan.limit), np.asarray(looser))
+            )
+
+        results = []
+        for number_done, variant in enumerate(variants):
+            results.append(follow(variant, 1.0))
+            plan.progress((number_done + 1) / work)
+        loose, _, _ = follow(variants[0], LOOSER)
+        plan.progress((len(variants) + 1) / work)
+
+        combined = engine.combine(tuple(paths for paths, _, _ in results))
+        integration = jax.tree.map(lambda fine, coarse: np.abs(fine - coarse), results[0][0], loose)
+        error = jax.tree.map(lambda x, y: np.asarray(x + y), combined.error, integration)
+        Q, M, a, risk = (np.asarray(x) for x in combined.value)
+        flat = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in error[:3]]
+
+        finished = np.all([np.asarray(done) for _, done, _ in results], axis=0)
+        diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
+        status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
+        crossing = np.full(plan.replicas, np.nan)
+        if plan.risk_threshold is not None:
+            crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
+            plan.progress(1.0)
+        return Record(
+            Q, M, a, risk, error[3], np.max(flat, axis=0), status.astype(np.int8), np.asarray(crossing), engine.name
+        )
+
+
+@eqx.filter_jit
+def _trajectories(
+    engine: AbstractEngine,
+    description: SaadSolla,
+    problem: Problem,
+    training: SGD,
+    starts: Overlaps,
+    times: Array,
+    limit: Any,
+    looser: Any,
+) -> Any:
+    """Q, M, a and excess risk along the solutions from all starts; NaN beyond the end of a solution."""
+
+    def one(Q: Array, M: Array, a: Array) -> Any:
+        start = Overlaps(Q, M, starts.P, a)
+        solution = description.trajectory(engine, problem, training, start, times, looser, limit)
+
+        def risk(state: tuple[Array, Array, Array]) -> Array:
+            return engine.moments(problem, Overlaps(state[0], state[1], starts.P, state[2])).excess_risk
+
+        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
+        return (*states, jax.lax.map(risk, states)), solution.is_finished, solution.has_stopped
+
+    return jax.vmap(one)(starts.Q, starts.M, starts.a)
+
+
+@eqx.filter_jit
+def _crossings(
+    engine: AbstractEngine,
+    description: SaadSolla,
+    problem: Problem,
+    training: SGD,
+    starts: Overlaps,
+    times: Array,
+    threshold: Any,
+) -> Array:
+    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
+
+    def one(Q: Array, M: Array, a: Array) -> Array:
+        start = Overlaps(Q, M, starts.P, a)
+        span = jnp.stack([times[0], times[-1]])
+        solution = description.trajectory(engine, problem, training, start, span, threshold=threshold)
+        below = engine.moments(problem, start).excess_risk <= threshold
+        return jnp.where(below, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
+
+    return jax.vmap(one)(starts.Q, starts.M, starts.a)

@@ -1,0 +1,151 @@
+"""The verb that runs several descriptions from the same starts and judges them."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.fields import instance
+from twolayer.core.precision import double
+from twolayer.data import Finding, judge_account
+from twolayer.description import AbstractDescription, Exactness
+from twolayer.problem import Problem
+from twolayer.training import SGD
+from twolayer.verbs.evolve import Interrupted, asked, check_ended, make_plan, run
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def compare(
+    problem: Problem,
+    training: SGD,
+    descriptions: Sequence[AbstractDescription],
+    *,
+    until: float = 20.0,
+    save: int | Sequence[float] = 100,
+    replicas: int = 16,
+    seed: int = 0,
+    risk_threshold: float | None = None,
+    throw: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> "xr.DataTree":
+    r"""Run several descriptions of one training side by side.
+
+    The start is drawn once per replica and handed to every description. The first description that is exact at finite d
+    is the judge (the first of all if none is); every other one is compared with it, variable by variable and time by time:
+
+    .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
+
+    over R replicas. The arguments are those of `evolve`.
+
+    Returns
+    -------
+    A tree with one dataset per description on a common time axis. Accounts carry ``deviation_NAME`` (in standard errors),
+    ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes hold
+    ``verdict`` (words), ``outcome`` (one word) and ``judge``.
+    """
+    if not descriptions:
+        raise InvalidInput("Argument `descriptions` must name at least one description.")
+    for description in descriptions:
+        instance("descriptions", AbstractDescription, "a list of descriptions such as [DirectSGD(), SaadSolla()]")(
+            description
+        )
+    named = dict(zip(_names(descriptions), descriptions, strict=True))
+    exactness = {name: each.require(problem, training).exactness for name, each in named.items()}
+    results: dict[str, xr.Dataset] = {}
+    interrupted = False
+    with double():
+        plan = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
+        told = asked(until, save, replicas, seed)
+        for name, description in named.items():
+            report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
+            try:
+                results[name], stopped = run(problem, training, description, plan, told, report)
+            except KeyboardInterrupt:
+                stopped = True
+            if stopped:
+                interrupted = True
+                break
+    tree = _judge(problem, training, results, exactness)
+    if interrupted:
+        raise Interrupted(tree)
+    if throw:
+        for dataset in results.values():
+            try:
+                check_ended(dataset)
+            except ComputationFailed as failure:
+                raise ComputationFailed(str(failure), tree) from None
+    return tree
+
+
+def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
+    """Class names, numbered where a class occurs again."""
+    names: list[str] = []
+    for description in descriptions:
+        name = type(description).__name__
+        occurrence = sum(other.split("-")[0] == name for other in names)
+        names.append(f"{name}-{occurrence + 1}" if occurrence else name)
+    return names
+
+
+def _judge(
+    problem: Problem, training: SGD, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
+) -> "xr.DataTree":
+    import xarray as xr
+
+    if not results:
+        return xr.DataTree()
+    exact = [name for name in results if exactness[name] is Exactness.EXACT]
+    judge = exact[0] if exact else next(iter(results))
+    finite_d = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+    findings: list[Finding] = []
+    datasets = dict(results)
+    for name, account in results.items():
+        if name == judge:
+            continue
+        left, right = _common_replicas(results[judge], account)
+        finding, deviations = judge_account(judge, name, left, right, finite_d, problem.d)
+        findings.append(finding)
+        added: dict[str, Any] = {}
+        for variable, item in deviations.items():
+            dims = account[variable].dims[1:]
+            added[f"deviation_{variable}"] = (
+                dims,
+                item.z,
+                {"long_name": f"deviation of {variable} in standard errors"},
+            )
+            added[f"difference_{variable}"] = (
+                dims,
+                item.mean,
+                {"long_name": f"mean of {variable}: judge minus account"},
+            )
+            added[f"standard_error_{variable}"] = (
+                dims,
+                item.standard_error,
+                {"long_name": f"standard error of {variable}"},
+            )
+        datasets[name] = account.assign(added).assign_attrs(outcome=finding.outcome, verdict=finding.sentence)
+    tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
+    worst = next(
+        (o for o in ("differs", "finite-d effect", "undecided", "agrees") if o in [f.outcome for f in findings]),
+        "single",
+    )
+    sentences = " ".join(finding.sentence for finding in findings)
+    tree.attrs = {
+        "judge": judge,
+        "outcome": worst,
+        "verdict": sentences or f"{judge} alone: nothing to compare with.",
+    }
+    return tree
+
+
+def _common_replicas(left: "xr.Dataset", right: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
+    """Replicas that both have and that ended well in both; an account with a single replica stands for all."""
+    shared = min(left.sizes["replica"], right.sizes["replica"])
+    if 1 in (left.sizes["replica"], right.sizes["replica"]):
+        return (left.isel(replica=left.status.values == 0), right) if left.sizes["replica"] > 1 else (left, right)
+    left, right = left.isel(replica=slice(shared)), right.isel(replica=slice(shared))
+    ended = (left.status.values == 0) & (right.status.values == 0)
+    return left.isel(replica=ended), right.isel(replica=ended)

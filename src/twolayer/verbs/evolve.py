@@ -1,0 +1,191 @@
+"""The verb that checks, runs and labels one description."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.fields import count, instance, number
+from twolayer.core.precision import double
+from twolayer.core.random import replica_key
+from twolayer.data import attributes, to_dataset
+from twolayer.description import AbstractDescription, Exactness, Plan, Record, Status
+from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MAX_STEPS = 10**12
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped the work; ``result`` holds what was finished."""
+
+    def __init__(self, result: Any):
+        super().__init__()
+        self.result = result
+
+
+def evolve(
+    problem: Problem,
+    training: SGD,
+    description: AbstractDescription,
+    *,
+    until: float = 20.0,
+    save: int | Sequence[float] = 100,
+    replicas: int = 1,
+    seed: int = 0,
+    risk_threshold: float | None = None,
+    throw: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> "xr.Dataset":
+    r"""Follow a training run by one description.
+
+    Parameters
+    ----------
+    problem, training, description
+        What is learned, how the weights move, and by which account we follow it.
+    until
+        The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
+    save
+        The times to save, or their number: time zero and a geometric grid up to ``until``. Times move to the nearest step.
+    replicas
+        Independent runs; replica n of any description has the same start for the same seed. A theory without randomness
+        of its own from a start without randomness has one replica whatever is asked.
+    seed
+        The seed from which every random number comes.
+    risk_threshold
+        Record the first time at which the excess risk is at most this (``crossing_time``): exactly for a differential
+        equation, at the save points for a simulation on the weights.
+    throw
+        Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
+        ``status``.
+    progress
+        Called with the fraction done.
+
+    Returns
+    -------
+    A labelled dataset with dimensions replica, time, i, j, r, s.
+    """
+    with double():
+        plan = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
+        dataset, interrupted = run(problem, training, description, plan, asked(until, save, replicas, seed), progress)
+    if interrupted:
+        raise Interrupted(dataset)
+    if throw:
+        check_ended(dataset)
+    return dataset
+
+
+def asked(until: float, save: int | Sequence[float], replicas: int, seed: int) -> dict[str, Any]:
+    """What the verb was told, for the record."""
+    return {
+        "until": float(until),
+        "save": save if isinstance(save, int) else list(save),
+        "replicas": replicas,
+        "seed": seed,
+    }
+
+
+def make_plan(
+    problem: Problem,
+    training: SGD,
+    until: float,
+    save: int | Sequence[float],
+    replicas: int,
+    seed: int,
+    risk_threshold: float | None = None,
+) -> Plan:
+    """Check what is asked, and draw the starts."""
+    instance("problem", Problem, "a Problem")(problem)
+    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    until = number("until", above=0.0)(until)
+    replicas = count("replicas", high=10**7)(replicas)
+    seed = count("seed", low=0, high=2**31 - 1)(seed)
+    risk_threshold = number("risk_threshold", above=0.0, optional=True)(risk_threshold)
+    clock = training.clock(problem)
+    steps = clock.steps(until)
+    if steps < 1:
+        raise InvalidInput(
+            f"Argument `until` must cover at least one step, which takes time {clock.time_per_step:.3g}, but is {until:g}."
+        )
+    if steps > MAX_STEPS:
+        raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
+    save_steps = np.unique(clock.steps(_save_times(save, until, float(clock.time_per_step))))
+    keys = _replica_keys(seed, replicas)
+    return Plan(_draw(problem, keys), keys, save_steps, clock.time(save_steps), risk_threshold)
+
+
+def _save_times(save: int | Sequence[float], until: float, step: float) -> np.ndarray:
+    if isinstance(save, int | np.integer) and not isinstance(save, bool):
+        points = count("save", low=2, high=10**6)(save)
+        return np.concatenate([[0.0], np.geomspace(min(max(step, until / 1000), until), until, points - 1)])
+    try:
+        times = np.asarray(save, dtype=float)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"Argument `save` must be a number of points or a list of times, but is {save!r}.") from None
+    if times.ndim != 1 or times.size == 0 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
+        raise InvalidInput("Argument `save` must be a list of increasing finite times.")
+    if times[0] < 0 or times[-1] > until * (1 + 1e-9):
+        raise InvalidInput(
+            f"Argument `save` must lie between 0 and `until` = {until:g}, but spans {times[0]:g} to {times[-1]:g}."
+        )
+    return times if times[0] == 0.0 else np.concatenate([[0.0], times])
+
+
+def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
+    return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
+
+
+def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
+    return eqx.filter_jit(lambda problem, keys: problem.draw_many(keys))(problem, keys)
+
+
+def run(
+    problem: Problem,
+    training: SGD,
+    description: AbstractDescription,
+    plan: Plan,
+    told: dict[str, Any],
+    progress: Callable[[float], None] | None = None,
+) -> tuple["xr.Dataset", bool]:
+    """Run one description through a plan and label the record; says whether it was interrupted."""
+    instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
+    applies = description.require(problem, training)
+    if applies.exactness is not Exactness.EXACT and not problem.has_random_start:
+        plan = first_replica(plan)
+    plan = Plan(
+        plan.starts, plan.keys, plan.steps, plan.times, plan.risk_threshold, progress or (lambda fraction: None)
+    )
+    record: Record = description.run(problem, training, plan)
+    samples = training.clock(problem).samples(plan.steps)
+    labels = attributes(problem, training, description, applies, record, told)
+    return to_dataset(record, plan, samples, float(problem.noise), labels), record.interrupted
+
+
+def first_replica(plan: Plan) -> Plan:
+    """The plan for a deterministic account of a deterministic start: all replicas are the same."""
+    starts = Overlaps(plan.starts.Q[:1], plan.starts.M[:1], plan.starts.P, plan.starts.a[:1])
+    return Plan(starts, plan.keys[:1], plan.steps, plan.times, plan.risk_threshold, plan.progress)
+
+
+def check_ended(dataset: "xr.Dataset") -> None:
+    """Raise when a replica did not reach its end, with the time and what is there."""
+    status = dataset.status.values
+    if not status.any():
+        return
+    broken = np.flatnonzero(status)
+    first = broken[0]
+    ends = [float(dataset.time.values[np.isfinite(dataset.risk.values[replica]).sum() - 1]) for replica in broken]
+    name = dataset.attrs["description"]
+    raise ComputationFailed(
+        f"`{name}` did not reach the end in {len(broken)} of {len(status)} replicas, the first at time {min(ends):.3g} "
+        f"(last saved point; {Status(int(status[first])).sentence}): lower the learning rate. The result up to there is kept.",
+        dataset,
+    )

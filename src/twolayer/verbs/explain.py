@@ -1,0 +1,113 @@
+"""The verb that says which descriptions and engines apply, how exactly, and why not."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from twolayer.core.fields import as_data, instance
+from twolayer.core.precision import double
+from twolayer.core.random import replica_key
+from twolayer.core.registry import registered
+from twolayer.description import AbstractDescription
+from twolayer.expectation import choose, estimate
+from twolayer.problem import Gaussian, Problem
+from twolayer.training import SGD
+
+
+class DescriptionRow(NamedTuple):
+    """One description: whether it applies, how exactly, and its statement or reason."""
+
+    description: str
+    applies: bool
+    exactness: str
+    statement: str
+
+
+class MomentRow(NamedTuple):
+    """One group of Gaussian moments: how many fields it touches, which engine serves, and its error at the start."""
+
+    moment: str
+    fields: int
+    engine: str
+    error: float
+
+
+class Explanation(NamedTuple):
+    """What applies to a problem and training, how exactly, and why not; print it, or take its rows."""
+
+    clock: str
+    descriptions: tuple[DescriptionRow, ...]
+    moments: tuple[MomentRow, ...]
+    refused: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [
+            self.clock,
+            "",
+            *_table(
+                ["description", "applies", "exactness", "statement or reason"],
+                [
+                    [row.description, "yes" if row.applies else "no", row.exactness, row.statement]
+                    for row in self.descriptions
+                ],
+            ),
+        ]
+        if self.moments:
+            lines += [
+                "",
+                *_table(
+                    ["moment", "fields", "engine", "error at the start"],
+                    [[row.moment, str(row.fields), row.engine, f"{row.error:.1e}"] for row in self.moments],
+                ),
+            ]
+            lines += [f"refused  {engine}: {reason}" for engine, reason in self.refused]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {
+            "clock": self.clock,
+            "descriptions": [row._asdict() for row in self.descriptions],
+            "moments": [row._asdict() for row in self.moments],
+            "refused": [{"engine": engine, "reason": reason} for engine, reason in self.refused],
+        }
+
+
+def _table(header: list[str], rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in [header, *rows]
+    ]
+
+
+def explain(problem: Problem, training: SGD) -> Explanation:
+    """Say which descriptions apply to the problem and training, and which engine computes the Gaussian moments."""
+    instance("problem", Problem, "a Problem")(problem)
+    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    clock = training.clock(problem)
+    sentence = (
+        f"One unit of time is {1 / clock.time_per_sample:.6g} samples, {1 / clock.time_per_step:.6g} steps of "
+        f"{clock.samples_per_step} (gamma = {float(training.learning_rate):g}, p = {problem.p}, d = {problem.d})."
+    )
+    rows = []
+    for name, cls in sorted(registered(AbstractDescription).items()):
+        answer = cls().applies(problem, training)
+        rows.append(DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement))
+    if not isinstance(problem.inputs, Gaussian):
+        return Explanation(sentence, tuple(rows), (), ())
+    with double():
+        engine, refusals = choose(problem)
+        errors = estimate(engine, as_data(problem), problem.draw(replica_key(0, 0))).error
+    p, k = problem.p, problem.k
+    touched = {
+        "excess_risk": min(p + k, k + 1),
+        "v": min(p + k, k + 2),
+        "phi_hd": min(p + k, k + 3),
+        "chi": min(p + k, k + 1),
+    }
+    moments = [
+        MomentRow(name, fields, engine.name, float(np.max(np.asarray(getattr(errors, name)))))
+        for name, fields in touched.items()
+    ]
+    return Explanation(sentence, tuple(rows), tuple(moments), tuple(refusals))
