@@ -38,6 +38,7 @@ from twolayer.training import Free as Free
 from twolayer.training import Fresh as Fresh
 from twolayer.training import Reused as Reused
 from twolayer.training import Sphere as Sphere
+from twolayer.training import conventions as conventions
 from twolayer.verbs import Interrupted as Interrupted
 from twolayer.verbs import compare as compare
 from twolayer.verbs import evolve as evolve

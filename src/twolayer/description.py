@@ -75,7 +75,7 @@ class Plan(eqx.Module):
 class Record(NamedTuple):
     """What came out: plain arrays at the save points; labels and files come later.
 
-    Rows beyond a divergence are NaN. ``replicas`` may be fewer than planned when the run was interrupted.
+    Rows beyond a divergence are NaN. When the run was interrupted, there are only the first, finished replicas.
     """
 
     Q: Any  # (replicas, times, p, p)

@@ -99,7 +99,7 @@ def from_json(text: str, expected: type[T]) -> T:
     """The inverse of `to_json`."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: a syntax error, or a whole number of too many digits
         raise InvalidInput(f"The specification is not valid JSON: {error}.") from None
     return decode(data, expected)
 

@@ -34,3 +34,9 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name).lower(), lowered, n=1)
     hint = f"did you mean {lowered[close[0]]!r}? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}."
+
+
+def first_line(error: BaseException) -> str:
+    """What somebody else's exception says, as one line; JAX writes pages."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0] if len(lines[0]) <= 200 else lines[0][:197] + "..."

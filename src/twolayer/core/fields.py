@@ -30,6 +30,18 @@ def _refuse(name: str, must: str, value: Any) -> InvalidInput:
     return InvalidInput(f"Argument `{name}` must be {must}, but is {shown}.")
 
 
+def _is_finite(value: Any) -> bool:
+    """Whether the value is one real number that a float can hold."""
+    if isinstance(value, np.ndarray | jax.Array):
+        return value.ndim == 0 and value.dtype.kind in "iuf" and bool(np.isfinite(value))
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
+
+
 def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False) -> Callable[[Any], Any]:
     """Converter to a whole number in [low, high]."""
     must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
@@ -37,10 +49,7 @@ def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False
     def convert(value: Any) -> int | None:
         if value is None and optional:
             return None
-        is_number = isinstance(value, numbers.Real | np.ndarray | jax.Array) and not isinstance(value, bool)
-        if not is_number or np.ndim(value) != 0 or not math.isfinite(value) or int(value) != value:
-            raise _refuse(name, must, value)
-        if not low <= value <= high:
+        if not _is_finite(value) or int(value) != value or not low <= value <= high:
             raise _refuse(name, must, value)
         return int(value)
 
@@ -65,8 +74,7 @@ def number(
     def convert(value: Any) -> Any:
         if (value is None and optional) or is_traced(value):
             return value
-        is_number = isinstance(value, numbers.Real | np.ndarray | jax.Array) and not isinstance(value, bool)
-        if not is_number or np.ndim(value) != 0 or not math.isfinite(value):
+        if not _is_finite(value):
             raise _refuse(name, must, value)
         outside = value < low or value > high or (above is not None and value <= above)
         if outside or (below is not None and value >= below):
@@ -87,8 +95,10 @@ def array(name: str, ndim: int, optional: bool = False) -> Callable[[Any], Any]:
             concrete: Any = value
         else:
             try:
+                if np.iscomplexobj(value):
+                    raise TypeError
                 concrete = value = np.asarray(value, dtype=np.float64)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise _refuse(name, must, value) from None
         if concrete.ndim != ndim:
             raise InvalidInput(f"Argument `{name}` must be {must}, but has shape {tuple(concrete.shape)}.")

@@ -17,7 +17,7 @@ def root(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
     continuous at singular matrices: perfect recovery, duplicate neurons, more neurons than dimensions.
     """
     values, vectors = jnp.linalg.eigh(symmetrise(A))
-    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))) @ vectors.T
+    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]) @ vectors.T
 
 
 def bartlett(key: Key[Array, ""], rows: int, degrees: int) -> Float[Array, "rows cols"]:

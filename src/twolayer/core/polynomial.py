@@ -9,6 +9,12 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 
 MAX_DEGREE = 24
+MAX_TERMS = 20_000
+
+
+class TooLarge(InvalidInput):
+    """A polynomial that is not worth expanding."""
+
 
 Exponents = tuple[int, ...]
 
@@ -34,9 +40,11 @@ class Polynomial(NamedTuple):
     def __mul__(self, other: Union["Polynomial", float]) -> "Polynomial":  # type: ignore[override]
         other = self._lift(other)
         if self.degree + other.degree > MAX_DEGREE:
-            raise InvalidInput(f"A polynomial may have degree {MAX_DEGREE} at most.")
+            raise TooLarge(f"A polynomial may have degree {MAX_DEGREE} at most.")
         terms: dict[Exponents, float] = {}
         for e1, c1 in self.terms.items():
+            if len(terms) > MAX_TERMS:
+                raise TooLarge(f"A polynomial may have {MAX_TERMS} terms at most.")
             for e2, c2 in other.terms.items():
                 exponents = tuple(a + b for a, b in zip(e1, e2, strict=True))
                 terms[exponents] = terms.get(exponents, 0.0) + c1 * c2

@@ -3,7 +3,7 @@
 import enum
 
 import jax
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 
 class Purpose(enum.IntEnum):
@@ -18,7 +18,7 @@ class Purpose(enum.IntEnum):
     BATCH = 7
 
 
-def replica_key(seed: int, replica: int) -> Key[Array, ""]:
+def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:
     """The key from which everything random in one replica comes."""
     return jax.random.fold_in(jax.random.key(seed), replica)
 

@@ -78,20 +78,17 @@ def judge_account(
     judge_name: str, account_name: str, judge: "xr.Dataset", account: "xr.Dataset", finite_d: float, d: int
 ) -> tuple[Finding, dict[str, Deviation]]:
     """Compare all variables of one account with the judge; ``finite_d`` is the expected relative size sqrt(gamma/(p d))."""
-    moved = [
-        name
-        for name in COMPARED
-        if judge[name].size and np.nanmax(np.abs(judge[name].values - account[name].values)) > 0
-    ]
-    deviations = {name: deviation(judge, account, name) for name in moved}
     replicas = max(judge.sizes["replica"], account.sizes["replica"])
-    if replicas < 2 or not deviations:
-        why = "one replica gives no standard error; ask for more replicas" if deviations else "the two are identical"
-        outcome = "undecided" if deviations else "agrees"
-        finding = Finding(
-            account_name, judge_name, outcome, f"{account_name} against {judge_name}: {why}.", 0.0, "", np.nan
-        )
-        return finding, deviations
+    if min(judge.sizes["replica"], account.sizes["replica"]) == 0:
+        return _undecided(account_name, judge_name, "no replica reached the end in both"), {}
+    moved = [name for name in COMPARED if judge[name].size and np.any(judge[name].values != account[name].values)]
+    deviations = {name: deviation(judge, account, name) for name in moved}
+    if not deviations:
+        sentence = f"{account_name} against {judge_name}: the two are identical."
+        return Finding(account_name, judge_name, "agrees", sentence, 0.0, "", np.inf), {}
+    if replicas < 2:
+        reason = "one replica gives no standard error; ask for more replicas"
+        return _undecided(account_name, judge_name, reason), deviations
     numbers = sum(int(np.isfinite(item.z).sum()) for item in deviations.values())
     limit = threshold(replicas, numbers)
     worst = {name: _worst(item) for name, item in deviations.items()}
@@ -119,6 +116,11 @@ def judge_account(
         outcome, head = "differs", f"{account_name} differs from {judge_name}"
     sentence = f"{head}: {seen}; {chance}; {expected}."
     return Finding(account_name, judge_name, outcome, sentence, z, where, limit), deviations
+
+
+def _undecided(account_name: str, judge_name: str, reason: str) -> Finding:
+    sentence = f"{account_name} against {judge_name} is undecided: {reason}."
+    return Finding(account_name, judge_name, "undecided", sentence, 0.0, "", np.inf)
 
 
 def _worst(item: Deviation) -> tuple[float, tuple[int, ...]]:

@@ -1,11 +1,10 @@
 """Results on disk: one netCDF file per result, or per comparison with one group per description."""
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.files import whole
 from twolayer.data.schema import validate
 
 if TYPE_CHECKING:
@@ -18,15 +17,11 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
         validate(dataset)
     path = Path(path)
     try:
-        handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
+        with whole(path) as draft:
+            result.to_netcdf(draft, engine="h5netcdf")
     except OSError as error:
-        raise InvalidInput(f"The result cannot be written to {str(path)!r}: {error.strerror}.") from None
-    try:
-        result.to_netcdf(draft, engine="h5netcdf")
-        os.replace(draft, path)
-    finally:
-        Path(draft).unlink(missing_ok=True)
+        reason = error.strerror or type(error).__name__
+        raise InvalidInput(f"The result cannot be written to {str(path)!r}: {reason}.") from None
     return path
 
 

@@ -4,6 +4,7 @@ from twolayer.expectation.auto import Choice as Choice
 from twolayer.expectation.auto import choose as choose
 from twolayer.expectation.base import AbstractEngine as AbstractEngine
 from twolayer.expectation.base import estimate as estimate
+from twolayer.expectation.base import risk_along as risk_along
 from twolayer.expectation.closed.erf import ErfUnits as ErfUnits
 from twolayer.expectation.closed.polynomial import PolynomialTables as PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits as SquareUnits

@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.moments import Moments
@@ -67,3 +70,26 @@ def exact_combine(results: tuple[Any, ...]) -> Estimate:
 def estimate(engine: AbstractEngine, problem: Problem, overlaps: Overlaps) -> Estimate:
     """The moments at the overlaps, each with its error."""
     return engine.combine(tuple(variant.moments(problem, overlaps) for variant in engine.variants()))
+
+
+def risk_along(
+    engine: AbstractEngine,
+    problem: Problem,
+    Q: Float[np.ndarray, "replicas times p p"],
+    M: Float[np.ndarray, "replicas times p k"],
+    P: Float[Array, "k k"],
+    a: Float[np.ndarray, "replicas times p"],
+) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
+    """Excess risk and its numerical error along saved trajectories; NaN where the overlaps are."""
+    rows = [jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a)]
+    value, error = _risk_of_rows(engine, problem, P, rows)
+    return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
+
+
+@eqx.filter_jit
+def _risk_of_rows(engine: AbstractEngine, problem: Problem, P: Array, rows: list[Array]) -> tuple[Array, Array]:
+    def one(row: list[Array]) -> tuple[Array, Array]:
+        result = estimate(engine, problem, Overlaps(row[0], row[1], P, row[2]))
+        return result.value.excess_risk, result.error.excess_risk
+
+    return jax.lax.map(one, rows, batch_size=64)

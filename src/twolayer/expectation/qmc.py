@@ -45,7 +45,7 @@ class Cloud(AbstractEngine):
     @property
     def rtol(self) -> float:
         """Integrating more finely than the steps that single points make in a kinked function is wasted."""
-        return 1e-5 if self.is_kinked else 1e-7
+        return 1e-4 if self.is_kinked else 1e-7
 
     @classmethod
     def suits(cls, problem: Problem) -> Suits:

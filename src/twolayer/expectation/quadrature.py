@@ -34,7 +34,7 @@ def tensor_rule(order: int, fields: int) -> tuple[np.ndarray, np.ndarray]:
 class Quadrature(AbstractEngine):
     """Tensor Gauss-Hermite rule; its error is the difference from the rule of half the order, times a safety factor."""
 
-    order: int = static(count("order", low=4, high=128))
+    order: int = static(count("order", low=2, high=128))
     fields: int = static(count("fields"))
 
     rtol: float = 0.0

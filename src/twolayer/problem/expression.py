@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest
-from twolayer.core.polynomial import Polynomial, compose, constant, unknown
+from twolayer.core.polynomial import Polynomial, TooLarge, compose, constant, unknown
 from twolayer.core.registry import register
 from twolayer.problem.activations import AbstractActivation, as_activation
 from twolayer.problem.activations import names as activation_names
@@ -96,7 +96,7 @@ def _check(node: ast.AST, depth: int) -> None:
             _check(operand, depth + 1)
         case ast.Constant(value) if type(value) in (int, float):
             if not abs(value) <= MAX_CONSTANT:
-                raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {value:g}.")
+                raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {_shorten(ast.unparse(node))}.")
         case ast.Name(name):
             if name not in _CONSTANTS and _field_index(name) is None:
                 allowed = ["z1", "z2", "z3", *_CONSTANTS]
@@ -153,7 +153,7 @@ class Expression(eqx.Module):
         """The formula as a polynomial in k fields, or None when it is not one."""
         try:
             return _as_polynomial(_parse(self.text), k)
-        except _NotPolynomial:
+        except (_NotPolynomial, TooLarge):  # a polynomial too large to expand is treated like any other function
             return None
 
     def __call__(self, z: Float[Array, "*n k"]) -> Float[Array, "*n"]:

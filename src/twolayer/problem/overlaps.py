@@ -76,8 +76,10 @@ def embed(overlaps: Overlaps, d: int, key: Key[Array, ""]) -> tuple[Float[Array,
     p, k = overlaps.M.shape
     rank = min(p, d - k)
     values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
-    factor = vectors[:, p - rank :] * jnp.sqrt(jnp.maximum(values[p - rank :], 0.0))
+    factor = vectors[:, p - rank :] * jnp.sqrt(jnp.maximum(values[p - rank :], 0.0))[None, :]
     normals = jax.random.normal(purpose_key(key, Purpose.FRAME), (d, k + rank), dtype=jnp.float64)
-    frame = jnp.linalg.qr(normals)[0].T
+    # Householder QR leaves the signs of R to the first coordinates; with a positive diagonal the frame is uniform.
+    vectors, R = jnp.linalg.qr(normals)
+    frame = (vectors * jnp.where(jnp.diagonal(R) < 0.0, -1.0, 1.0)[None, :]).T
     W_star = jnp.linalg.cholesky(overlaps.P) @ frame[:k] if k else jnp.zeros((0, d))
     return overlaps.projection @ W_star + factor @ frame[k:], W_star

@@ -111,7 +111,7 @@ class WarmStart(AbstractStart):
         k = P.shape[0]
         if np.ndim(self.m) == 2 and self.m.shape != (p, k):
             raise InvalidInput(f"Argument `m` must have shape (p, k) = ({p}, {k}), but has shape {self.m.shape}.")
-        M = np.asarray(self.m) if np.ndim(self.m) == 2 else float(self.m) * (np.arange(p)[:, None] % k == np.arange(k))
+        M = np.asarray(self._matrix(p, k))
         longest = float(np.sqrt(np.max(np.diagonal(M @ np.linalg.solve(P, M.T))))) if k else 0.0
         if longest > float(self.norm) * (1 + 1e-12):
             raise InvalidInput(

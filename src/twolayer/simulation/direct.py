@@ -3,6 +3,7 @@
 It differentiates the loss and uses none of the Gaussian moments for its steps.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -23,14 +24,17 @@ from twolayer.description import (
     Status,
     first_crossing,
 )
-from twolayer.expectation import choose, estimate
+from twolayer.expectation import choose, risk_along
 from twolayer.problem import Overlaps, Problem, Samples, embed
 from twolayer.training import SGD
 
-# Numbers drawn at once, per replica and per group of replicas. They fit the caches of one core; since the stream of a
-# replica is attached to its steps, they change no result.
-BLOCK_NUMBERS = 2**16
-GROUP = 16
+# Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
+# stream of a replica is attached to its own steps, so that the cut of a run does not matter.
+BLOCK_NUMBERS = 2**14
+GROUP = 8
+GROUP_NUMBERS = 2**13
+PART_NUMBERS = 2**20
+CALL_NUMBERS = 2**26
 MAX_NUMBERS = 2**31
 
 
@@ -102,8 +106,15 @@ def _layout(problem: Problem, training: SGD) -> _Layout:
     if batch <= fitting:
         return _Layout(batch, max(1, fitting // batch), 1, batch)
     # Large batches are summed in parts of bounded size, so that memory does not grow with the batch.
-    size = min(batch, max(1, 2**22 // problem.d))
+    size = min(batch, max(1, PART_NUMBERS // problem.d))
     return _Layout(batch, 1, -(-batch // size), size)
+
+
+def _stride(problem: Problem, training: SGD, replicas: int) -> int:
+    """Steps taken in one call: about half a second of work, so that an interruption is noticed soon."""
+    layout = _layout(problem, training)
+    blocks = CALL_NUMBERS // (problem.d * layout.batch * layout.steps_per_block * replicas)
+    return layout.steps_per_block * max(1, blocks)
 
 
 @register
@@ -131,40 +142,55 @@ class DirectSGD(AbstractDescription):
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         training.samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
         problem, training = as_data((problem, training))
-        groups: list[_Trajectory] = []
+        # In few dimensions more replicas fit together. Groups follow one another: two JAX programs on two threads would
+        # wait for each other's share of the same pool.
+        width = min(plan.replicas, max(GROUP, GROUP_NUMBERS // problem.d))
+        # The last group is filled up with its last replica, so that every group has the same compiled shape.
+        firsts = range(0, plan.replicas, width)
+        finished: list[_Trajectory] = []
         interrupted = False
-        width = min(GROUP, plan.replicas)
-        starts = range(0, plan.replicas, width)
         try:
-            for first in starts:
-                # The last group is filled up with repeated replicas, so that every group has the same compiled shape.
+            for number, first in enumerate(firsts):
                 members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-                share = lambda done, first=first: plan.progress((first + width * done) / (width * len(starts)))
-                groups.append(self._run_group(problem, training, plan, members, share))
+                share = lambda fraction, number=number: plan.progress((number + fraction) / len(firsts))
+                finished.append(self._run_group(problem, training, plan, members, share))
         except KeyboardInterrupt:
             interrupted = True
-            if not groups:
+            if not finished:
                 raise
-        kept = min(plan.replicas, width * len(groups))
-        whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*groups, strict=True)))
-        return self._record(problem, training, plan, whole, interrupted)
+        kept = min(plan.replicas, width * len(finished))
+        whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*finished, strict=True)))
+        return self._record(problem, plan, whole, interrupted)
 
-    def _run_group(self, problem: Problem, training: SGD, plan: Plan, members: np.ndarray, share: Any) -> "_Trajectory":
+    def _run_group(
+        self,
+        problem: Problem,
+        training: SGD,
+        plan: Plan,
+        members: np.ndarray,
+        share: Callable[[float], None],
+    ) -> "_Trajectory":
         overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
         weights, frozen = _prepare(self.draws, problem, training, overlaps, plan.keys[members])
-        saved = [_measure(problem, weights, frozen)]
-        for index in range(1, len(plan.steps)):
-            before, after = int(plan.steps[index - 1]), int(plan.steps[index])
-            weights = _advance(self.draws, problem, training, weights, frozen, np.asarray(before), np.asarray(after))
-            saved.append(jax.tree.map(np.asarray, _measure(problem, weights, frozen)))
-            share(after / max(1, int(plan.steps[-1])))
+        saved = [jax.device_get(_measure(problem, weights, frozen))]
+        stride = _stride(problem, training, len(members))
+        for before, after in zip(plan.steps[:-1], plan.steps[1:], strict=True):
+            for first in range(before, after, stride):
+                last = min(first + stride, after)
+                weights = _advance(self.draws, problem, training, weights, frozen, np.asarray(first), np.asarray(last))
+                jax.block_until_ready(weights)
+                share(float(last / plan.steps[-1]))
+            saved.append(jax.device_get(_measure(problem, weights, frozen)))
             if not np.any(_alive(saved[-1], plan.limit)):
                 break
+        share(1.0)
         blank = jax.tree.map(lambda x: np.full_like(x, np.nan), saved[-1])
         saved += [blank] * (len(plan.steps) - len(saved))
         return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
 
-    def _record(self, problem: Problem, training: SGD, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
+    def _record(
+        self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool
+    ) -> Record:
         lost = ~np.logical_and.accumulate(_alive(path, plan.limit), axis=1)
         blank = lambda x: np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
         Q, M, a = blank(path.Q), blank(path.M), blank(path.a)
@@ -173,7 +199,7 @@ class DirectSGD(AbstractDescription):
         else:
             chosen = choose(problem).engine
             engine = chosen.name
-            risk, error = evaluate_risk(chosen, problem, Overlaps(Q, M, plan.starts.P, a))
+            risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
         crossing = first_crossing(plan.times, risk, plan.risk_threshold)
         return Record(Q, M, a, risk, error, np.zeros_like(risk), status, crossing, engine, interrupted)
@@ -194,23 +220,6 @@ def _alive(path: _Trajectory, limit: float) -> np.ndarray:
         return np.all(lengths < limit, axis=-1) & np.all(np.isfinite(path.a), axis=-1)
 
 
-def evaluate_risk(engine: Any, problem: Problem, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-    """Excess risk and its numerical error at saved overlaps, with leading axes (replica, time)."""
-    shape = overlaps.a.shape[:-1]
-    flat = [np.asarray(x).reshape((-1,) + x.shape[2:]) for x in (overlaps.Q, overlaps.M, overlaps.a)]
-
-    @eqx.filter_jit
-    def sweep(engine: Any, problem: Problem, P: Array, flat: list[Array]) -> Any:
-        def one(row: list[Array]) -> Any:
-            result = estimate(engine, problem, Overlaps(row[0], row[1], P, row[2]))
-            return result.value.excess_risk, result.error.excess_risk
-
-        return jax.lax.map(one, flat, batch_size=64)
-
-    value, error = sweep(engine, problem, overlaps.P, [jnp.asarray(x) for x in flat])
-    return np.asarray(value).reshape(shape), np.asarray(error).reshape(shape)
-
-
 @eqx.filter_jit
 def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, keys: Array) -> tuple[Weights, Frozen]:
     """Weights and fixed data of a group of replicas."""
@@ -221,7 +230,7 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
         V = jnp.zeros_like(W) if training.has_momentum else jnp.zeros((problem.p, 0))
         X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
         if size is not None and not isinstance(problem.inputs, Samples):
-            X = _normals(draws, purpose_key(key, Purpose.DATASET), (size, problem.d))
+            X = _normals(draws, purpose_key(key, Purpose.DATASET), (size, problem.d)).astype(jnp.float64)
             y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
         return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), key, X, y)
 
@@ -242,12 +251,12 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
 
 
 def _normals(draws: str, key: Array, shape: tuple[int, ...]) -> Array:
-    return jax.random.normal(key, shape, jnp.float32 if draws == "single" else jnp.float64).astype(jnp.float64)
+    return jax.random.normal(key, shape, jnp.float32 if draws == "single" else jnp.float64)
 
 
 def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
     noise = jax.random.normal(key, z.shape[:-1], jnp.float64)
-    return problem.target(z @ W_star.T) + jnp.sqrt(problem.noise) * noise
+    return problem.target(z.astype(jnp.float64) @ W_star.T) + jnp.sqrt(problem.noise) * noise
 
 
 def _draw(
@@ -284,7 +293,8 @@ def _advance(
         z, y = _draw(draws, problem, training, frozen, index, 0, (layout.steps_per_block, layout.batch))
 
         def step(s: Array, weights: Weights) -> Weights:
-            return update(problem, training, weights, frozen.lengths, gradient(weights, z[s], y[s]))
+            inputs = z[s].astype(jnp.float64)
+            return update(problem, training, weights, frozen.lengths, gradient(weights, inputs, y[s]))
 
         first = index * layout.steps_per_block
         low, high = jnp.maximum(before - first, 0), jnp.minimum(after - first, layout.steps_per_block)
@@ -294,7 +304,8 @@ def _advance(
         def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
             z, y = _draw(draws, problem, training, frozen, index, number, (layout.part_size,))
             inside = number * layout.part_size + jnp.arange(layout.part_size) < layout.batch
-            return jax.tree.map(jnp.add, total, gradient(weights, z, y, inside.astype(z.dtype)))
+            part_gradient = gradient(weights, z.astype(jnp.float64), y, inside.astype(jnp.float64))
+            return jax.tree.map(jnp.add, total, part_gradient)
 
         zero = (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a))
         return update(problem, training, weights, frozen.lengths, jax.lax.fori_loop(0, layout.parts, part, zero))

@@ -26,8 +26,12 @@ def solve(
     max_steps: int,
     stop: Callable[[Any, Any], Any],
     locate: bool = False,
+    is_coarse: bool = False,
 ) -> Solution:
-    """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``, by the eighth-order method of Dormand and Prince.
+    """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``.
+
+    By the eighth-order method of Dormand and Prince, or the fifth-order one of Tsitouras when the right-hand side is
+    ``is_coarse``: known to few digits, or not smooth, so that a high order is wasted on it.
 
     Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation.
     ``stop(y, args)`` ends the integration when it turns true or, with ``locate``, when it crosses zero, at the root.
@@ -41,7 +45,7 @@ def solve(
     )
     solution = diffrax.diffeqsolve(
         diffrax.ODETerm(field),  # pyright: ignore[reportArgumentType]
-        diffrax.Dopri8(),
+        diffrax.Tsit5() if is_coarse else diffrax.Dopri8(),
         t0=times[0],
         t1=times[-1],
         dt0=None,

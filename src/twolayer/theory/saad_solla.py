@@ -182,7 +182,7 @@ class SaadSolla(AbstractDescription):
         atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
         state = (start.Q, start.M, start.a)
         stop = _above_threshold if locate else _has_diverged
-        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate)
+        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = choose(problem).engine
@@ -216,9 +216,8 @@ class SaadSolla(AbstractDescription):
         if plan.risk_threshold is not None:
             crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
             plan.progress(1.0)
-        return Record(
-            Q, M, a, risk, error[3], np.max(flat, axis=0), status.astype(np.int8), np.asarray(crossing), engine.name
-        )
+        largest = np.max(flat, axis=0)
+        return Record(Q, M, a, risk, error[3], largest, status.astype(np.int8), np.asarray(crossing), engine.name)
 
 
 @eqx.filter_jit

@@ -21,7 +21,7 @@ class Clock(NamedTuple):
 
     def steps(self, time: Any) -> Any:
         """The number of the step nearest to a time."""
-        return np.rint(np.asarray(time) / self.time_per_step).astype(np.int64)
+        return np.rint(np.minimum(np.asarray(time) / self.time_per_step, 2.0**62)).astype(np.int64)
 
     def time(self, step: Any) -> Any:
         """The time after so many steps."""

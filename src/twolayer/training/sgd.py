@@ -91,10 +91,10 @@ class SGD(eqx.Module):
     def __init__(
         self,
         learning_rate: Any,
-        batch_size: int | None = None,
-        reuse: AbstractReuse | None = None,
-        layers: AbstractLayers | None = None,
-        constraint: AbstractConstraint | None = None,
+        batch_size: Any = None,
+        reuse: Any = None,
+        layers: Any = None,
+        constraint: Any = None,
         weight_decay: Any = 0.0,
         momentum: Any = 0.0,
     ):

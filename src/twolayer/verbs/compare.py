@@ -24,7 +24,7 @@ def compare(
     descriptions: Sequence[AbstractDescription],
     *,
     until: float = 20.0,
-    save: int | Sequence[float] = 100,
+    save: int | Sequence[float] | np.ndarray = 100,
     replicas: int = 16,
     seed: int = 0,
     risk_threshold: float | None = None,
@@ -126,7 +126,9 @@ def _judge(
                 item.standard_error,
                 {"long_name": f"standard error of {variable}"},
             )
-        datasets[name] = account.assign(added).assign_attrs(outcome=finding.outcome, verdict=finding.sentence)
+        datasets[name] = account.assign(added).assign_attrs(
+            outcome=finding.outcome, verdict=finding.sentence, threshold=finding.threshold
+        )
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     worst = next(
         (o for o in ("differs", "finite-d effect", "undecided", "agrees") if o in [f.outcome for f in findings]),
@@ -143,9 +145,9 @@ def _judge(
 
 def _common_replicas(left: "xr.Dataset", right: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
     """Replicas that both have and that ended well in both; an account with a single replica stands for all."""
-    shared = min(left.sizes["replica"], right.sizes["replica"])
-    if 1 in (left.sizes["replica"], right.sizes["replica"]):
-        return (left.isel(replica=left.status.values == 0), right) if left.sizes["replica"] > 1 else (left, right)
-    left, right = left.isel(replica=slice(shared)), right.isel(replica=slice(shared))
-    ended = (left.status.values == 0) & (right.status.values == 0)
-    return left.isel(replica=ended), right.isel(replica=ended)
+    stands_for_all = 1 in (left.sizes["replica"], right.sizes["replica"])
+    left, right = (each.isel(replica=each.status.values == 0) for each in (left, right))
+    if stands_for_all:
+        return left, right
+    shared = np.intersect1d(left.replica.values, right.replica.values)
+    return left.sel(replica=shared), right.sel(replica=shared)

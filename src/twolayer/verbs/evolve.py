@@ -38,7 +38,7 @@ def evolve(
     description: AbstractDescription,
     *,
     until: float = 20.0,
-    save: int | Sequence[float] = 100,
+    save: int | Sequence[float] | np.ndarray = 100,
     replicas: int = 1,
     seed: int = 0,
     risk_threshold: float | None = None,
@@ -83,11 +83,11 @@ def evolve(
     return dataset
 
 
-def asked(until: float, save: int | Sequence[float], replicas: int, seed: int) -> dict[str, Any]:
+def asked(until: float, save: int | Sequence[float] | np.ndarray, replicas: int, seed: int) -> dict[str, Any]:
     """What the verb was told, for the record."""
     return {
         "until": float(until),
-        "save": save if isinstance(save, int) else list(save),
+        "save": save if isinstance(save, int) else [float(time) for time in save],
         "replicas": replicas,
         "seed": seed,
     }
@@ -97,7 +97,7 @@ def make_plan(
     problem: Problem,
     training: SGD,
     until: float,
-    save: int | Sequence[float],
+    save: int | Sequence[float] | np.ndarray,
     replicas: int,
     seed: int,
     risk_threshold: float | None = None,
@@ -122,10 +122,11 @@ def make_plan(
     return Plan(_draw(problem, keys), keys, save_steps, clock.time(save_steps), risk_threshold)
 
 
-def _save_times(save: int | Sequence[float], until: float, step: float) -> np.ndarray:
+def _save_times(save: Any, until: float, step: float) -> np.ndarray:
     if isinstance(save, int | np.integer) and not isinstance(save, bool):
         points = count("save", low=2, high=10**6)(save)
-        return np.concatenate([[0.0], np.geomspace(min(max(step, until / 1000), until), until, points - 1)])
+        first = min(max(step, until / 1000), until)
+        return np.concatenate([[0.0], np.geomspace(first, until, points - 1)[: points - 2], [until]])
     try:
         times = np.asarray(save, dtype=float)
     except (TypeError, ValueError):
@@ -143,8 +144,9 @@ def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
     return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
 
 
+@eqx.filter_jit
 def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
-    return eqx.filter_jit(lambda problem, keys: problem.draw_many(keys))(problem, keys)
+    return problem.draw_many(keys)
 
 
 def run(

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twolayer.core.fields import as_data, instance
+from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.registry import registered
@@ -98,7 +98,7 @@ def explain(problem: Problem, training: SGD) -> Explanation:
         return Explanation(sentence, tuple(rows), (), ())
     with double():
         engine, refusals = choose(problem)
-        errors = estimate(engine, as_data(problem), problem.draw(replica_key(0, 0))).error
+        errors = estimate(engine, problem, problem.draw(replica_key(0, 0))).error
     p, k = problem.p, problem.k
     touched = {
         "excess_risk": min(p + k, k + 1),

@@ -125,7 +125,7 @@ class PolynomialTables(AbstractEngine):
 
     @classmethod
     def build(cls, problem: Problem) -> "PolynomialTables":
-        return cls(_Frozen(_make_tables(problem)))
+        return cls(_make_tables(problem))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         return (self,)
@@ -187,24 +187,33 @@ class PolynomialTables(AbstractEngine):
 
 
 class _Frozen(dict):
-    """Tables are structure, made once per engine: hashed by identity."""
+    """Tables are structure, made once for each pair of polynomials: the same object is the same table."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-def _make_tables(problem: Problem) -> dict[str, Table]:
+
+def _make_tables(problem: Problem) -> "_Frozen":
     coefficients, target = problem.student.activation.coefficients, problem.target.polynomial
     assert coefficients is not None and target is not None
+    return _tables(coefficients, problem.k, tuple(sorted(target.terms.items())))
+
+
+@lru_cache(maxsize=64)
+def _tables(coefficients: tuple[float, ...], k: int, terms: tuple[tuple[tuple[int, ...], float], ...]) -> "_Frozen":
+    target = Polynomial(k, dict(terms))
     s = from_coefficients(coefficients)
     factors = {"s": s, "ds": _derivative(s, 0), "dds": _derivative(_derivative(s, 0), 0)}
-    targets = {"f": target, "ff": target * target} | {f"df{r}": _derivative(target, r) for r in range(problem.k)}
+    targets = {"f": target, "ff": target * target} | {f"df{r}": _derivative(target, r) for r in range(k)}
 
     def table(name: str) -> Table:
         words = name.split()
         students = [factors[word] for word in words if word in factors]
         wanted = [targets[word] for word in words if word in targets]
-        size = len(students) + (problem.k if wanted else 0)
+        size = len(students) + (k if wanted else 0)
         product = Polynomial(size, {(0,) * size: 1.0})
         for position, factor in enumerate(students):
             product = product * factor.embed(size, (position,))
@@ -213,5 +222,5 @@ def _make_tables(problem: Problem) -> dict[str, Table]:
         return isserlis(product)
 
     names = ["ff", "f s", "s s", "ds ds", "f dds", "dds s", "ff ds ds", "f ds ds s", "ds ds s s"]
-    names += [f"df{r} ds" for r in range(problem.k)]
-    return {name: table(name) for name in names}
+    names += [f"df{r} ds" for r in range(k)]
+    return _Frozen({name: table(name) for name in names})

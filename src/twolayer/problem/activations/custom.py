@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import count, static
+from twolayer.core.errors import InvalidInput, first_line
+from twolayer.core.fields import array, count, static
 from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
 
@@ -18,14 +17,21 @@ def _scalar_function(value: Any) -> Callable[[Any], Any]:
     if not callable(value):
         raise InvalidInput(f"Argument `function` must be a JAX function of one number, but is {value!r}.")
     try:
-        shape = jax.eval_shape(value, jax.ShapeDtypeStruct((), jnp.float32)).shape
+        result = jax.eval_shape(value, jax.ShapeDtypeStruct((), jnp.float32))
+        shape, dtype = result.shape, result.dtype
     except Exception as error:  # whatever the user's function raises, the answer is the same sentence
         raise InvalidInput(
-            f"Argument `function` must be a JAX function of one number, but fails on one: {error}"
+            f"Argument `function` must be a JAX function of one number, but fails on one: {first_line(error)}"
         ) from None
     if shape != ():
         raise InvalidInput(f"Argument `function` must return one number for one number, but returns shape {shape}.")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise InvalidInput(f"Argument `function` must return a real number, but returns the type {dtype}.")
     return value
+
+
+def _as_kinks(value: Any) -> tuple[float, ...]:
+    return tuple(array("kinks", 1)(value).tolist())
 
 
 @register
@@ -33,7 +39,7 @@ class Custom(AbstractActivation):
     """Any JAX function of one number; say where its derivative jumps (``kinks``) so that no smooth rule is trusted there."""
 
     function: Callable[[Any], Any] = static(_scalar_function)
-    kinks: tuple[float, ...] = eqx.field(static=True, default=(), converter=tuple)
+    kinks: tuple[float, ...] = static(_as_kinks, default=())
     parity: int = static(count("parity", low=-1, high=1), default=0)
     growth: int = static(count("growth", low=0), default=1)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, first_line
 from twolayer.core.fields import array, count, flag, is_traced, leaf, static
 from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
 from twolayer.core.registry import register
@@ -25,7 +25,7 @@ def check_values(target: AbstractTarget, name: str) -> None:
     except InvalidInput:
         raise
     except Exception as error:  # whatever a user's function raises, the answer is the same sentence
-        raise InvalidInput(f"Argument `{name}` must map {target.k} fields to one number, but fails: {error}") from None
+        raise InvalidInput(f"Argument `{name}` must map {target.k} fields to one number, but fails: {first_line(error)}") from None
     if values.shape != (32,):
         raise InvalidInput(
             f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
@@ -55,7 +55,7 @@ class MultiIndex(AbstractTarget):
     k: int = static(count("k", high=MAX_FIELDS))
     smooth: bool = static(flag("smooth"), default=True)
 
-    def __init__(self, function: Any, k: int | None = None, smooth: bool = True):
+    def __init__(self, function: Any, k: Any = None, smooth: Any = True):
         """``k`` may be left out for a formula: it is then the highest index used."""
         self.function = _as_function(function)
         if k is None:
@@ -112,7 +112,9 @@ def _as_degrees(key: Any) -> tuple[int, ...]:
     parts = key.split(",") if isinstance(key, str) else key if isinstance(key, tuple | list) else [key]
     try:
         degrees = tuple(int(part) for part in parts)
-    except (TypeError, ValueError):
+        if any(not isinstance(part, str) and part != degree for part, degree in zip(parts, degrees, strict=True)):
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
         degrees = (-1,)
     if not degrees or min(degrees) < 0 or sum(degrees) > MAX_POWER:
         raise InvalidInput(f"A degree in `coefficients` must be whole numbers from 0 to {MAX_POWER}, but is {key!r}.")
@@ -131,11 +133,13 @@ class Hermite(AbstractTarget):
 
     is_smooth: ClassVar[bool] = True
 
-    def __init__(self, coefficients: Mapping[Any, float]):
+    def __init__(self, coefficients: Any):
         """Keys are degrees (one number, or one per field), values the coefficients."""
         if not isinstance(coefficients, Mapping) or not coefficients:
             raise InvalidInput(f"Argument `coefficients` must be a table degree -> number, but is {coefficients!r}.")
         pairs = {_as_degrees(key): float(array("coefficients", 0)(value)) for key, value in coefficients.items()}
+        if len(pairs) < len(coefficients):
+            raise InvalidInput("A degree in `coefficients` is given twice.")
         if len({len(degrees) for degrees in pairs}) > 1:
             raise InvalidInput("The degrees in `coefficients` must all name the same number of fields.")
         self.coefficients = _FrozenTable({",".join(map(str, key)): pairs[key] for key in sorted(pairs)})

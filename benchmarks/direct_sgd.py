@@ -1,0 +1,82 @@
+"""Direct SGD on the weights: ours against a plain NumPy loop on the same work, on one core.
+
+Online SGD of an erf student, p = 4, on an erf committee, k = 2, in d = 1000 dimensions, batch size 1. The floor is the
+random numbers: d normals per step.
+
+    python benchmarks/direct_sgd.py
+"""
+
+from common import best, once, report, use_one_core
+
+use_one_core()
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import erf
+
+import twolayer as tl
+from twolayer.core.precision import double
+from twolayer.simulation import direct
+from twolayer.verbs.evolve import make_plan
+
+P, K, D = 4, 2, 1000
+
+
+def numpy_loop(steps: int) -> np.ndarray:
+    """The loop anyone would write."""
+    rng = np.random.default_rng(0)
+    W = rng.standard_normal((P, D)) / np.sqrt(D)
+    W_star = rng.standard_normal((K, D)) / np.sqrt(D)
+    a = np.ones(P)
+    for _ in range(steps):
+        z = rng.standard_normal(D)
+        lam, lam_star = W @ z, W_star @ z
+        eps = erf(lam_star / np.sqrt(2)).mean() - a @ erf(lam / np.sqrt(2)) / P
+        slope = np.sqrt(2 / np.pi) * np.exp(-(lam**2) / 2)
+        W += np.outer(eps * a * slope / (P * D), z)
+    return W
+
+
+def main() -> None:
+    problem = tl.Problem(tl.Committee(K, "erf"), tl.Student(P, "erf"), tl.Gaussian(D))
+    training = tl.SGD(1.0)
+    steps = 4000
+    plain = best(lambda: numpy_loop(steps)) / steps
+    rows = [{"what": "NumPy loop", "replicas": 1, "us/step": plain * 1e6, "ratio": 1.0, "compile s": 0.0}]
+    with double():
+        draw = jax.jit(lambda key: jax.random.normal(key, (64, D), jnp.float32))
+        draw(jax.random.key(0)).block_until_ready()
+        floor = best(lambda: [draw(jax.random.key(i)).block_until_ready() for i in range(50)]) / (50 * 64)
+        rows.append({"what": "floor: d normals", "replicas": 1, "us/step": floor * 1e6, "ratio": plain / floor, "compile s": 0.0})
+        for replicas in (1, 16, 64):
+            plan = make_plan(problem, training, 1.0, 2, replicas, 0)
+            groups = max(1, replicas // direct.GROUP)
+            width = min(replicas, direct.GROUP)
+            starts = tl.Overlaps(plan.starts.Q[:width], plan.starts.M[:width], plan.starts.P, plan.starts.a[:width])
+            weights, frozen = direct._prepare("single", problem, training, starts, plan.keys[:width])
+            count = steps if replicas == 1 else 512
+
+            def run() -> None:
+                for _ in range(groups):
+                    direct._advance(
+                        "single", problem, training, weights, frozen, np.asarray(0), np.asarray(count)
+                    ).W.block_until_ready()
+
+            compiling = once(run)
+            seconds = best(run)
+            each = seconds / (count * width * groups)
+            rows.append(
+                {
+                    "what": "DirectSGD",
+                    "replicas": replicas,
+                    "us/step": each * 1e6,
+                    "ratio": plain / each,
+                    "compile s": compiling - seconds,
+                }
+            )
+    report("direct_sgd", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a command gives back, and how it is told: words, one JSON object, and the exit status."""
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+DONE = 0
+BAD_INPUT = 2
+FAILED = 3
+INTERRUPTED = 130
+
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there; words go to stderr.")
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress bar and no words: errors only, and what --json prints.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change a field, as in training.learning_rate=0.3; may be repeated."
+    ),
+]
+
+
+class Answer(NamedTuple):
+    """The result of a command: for programs, for people, and its exit status."""
+
+    data: dict[str, Any]
+    words: str
+    status: int = DONE
+
+
+class Failure(Exception):
+    """A command that could not do its work: one sentence why, the exit status, and the files that were kept."""
+
+    def __init__(self, sentence: str, status: int, files: tuple[str, ...] = ()):
+        super().__init__(sentence)
+        self.status = status
+        self.files = files
+
+
+def tell(failure: Failure, as_json: bool) -> int:
+    """Say why on stderr in one line, and as JSON on stdout where that was asked; returns the exit status."""
+    sentence = " ".join(str(failure).split())
+    print(f"twolayer: {sentence}", file=sys.stderr)
+    if as_json:
+        print(json.dumps({"error": sentence, "status": failure.status, "files": list(failure.files)}))
+    return failure.status
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Make a command of a function that returns an `Answer` or raises; only the unexpected gives a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        as_json, quiet = kwargs["as_json"], kwargs["quiet"]
+        try:
+            answer = _call(command, *args, **kwargs)
+        except Failure as failure:
+            raise typer.Exit(tell(failure, as_json)) from None
+        if not quiet:
+            print(answer.words, file=sys.stderr if as_json else sys.stdout)
+        if as_json:
+            print(json.dumps(answer.data))
+        if answer.status != DONE:
+            raise typer.Exit(answer.status)
+
+    return wrapped
+
+
+def _call(command: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
+    """Call a command; the exceptions that are raised on purpose become a `Failure`."""
+    try:
+        from twolayer.core.errors import ComputationFailed, InvalidInput
+
+        try:
+            return command(*args, **kwargs)
+        except InvalidInput as error:
+            raise Failure(str(error), BAD_INPUT) from None
+        except ComputationFailed as error:
+            raise Failure(str(error), FAILED) from None
+    except KeyboardInterrupt:
+        raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED) from None

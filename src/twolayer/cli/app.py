@@ -1,0 +1,38 @@
+"""The commands, put together."""
+
+from typing import Annotated
+
+import typer
+
+from twolayer.cli.answer import answering
+from twolayer.cli.demo import demo
+from twolayer.cli.doctor import doctor
+from twolayer.cli.explain import explain
+from twolayer.cli.run import run
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(asked: bool) -> bool:
+    if asked:
+        from twolayer import __version__
+
+        print(f"twolayer {__version__}")
+        raise typer.Exit()
+    return asked
+
+
+@app.callback()
+def _twolayer(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """See exactly how two-layer neural networks learn: theory against simulation.
+
+    Example: twolayer demo
+    """
+
+
+for _command in (run, explain, demo, doctor):
+    app.command()(answering(_command))

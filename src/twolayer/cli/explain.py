@@ -1,0 +1,26 @@
+"""``twolayer explain``: which descriptions and engines apply, how exactly, and why not."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from twolayer.cli.answer import Answer, AsJson, Overrides, Quiet
+
+
+def explain(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification.", show_default=False)],
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> Answer:
+    """Say which descriptions and engines apply to a specification, how exactly, and why not.
+
+    Example: twolayer explain examples/relu_two_index.toml --set training.batch_size=4
+    """
+    from twolayer.experiment import read_spec
+    from twolayer.verbs import explain as explain_problem
+
+    asked = read_spec(spec, overrides or ())
+    explanation = explain_problem(asked.problem, asked.training)
+    return Answer({"title": asked.title} | explanation.to_dict(), str(explanation))

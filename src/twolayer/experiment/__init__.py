@@ -1,0 +1,6 @@
+"""Specifications in files, and how they are run."""
+
+from twolayer.experiment.specs import RunSpec as RunSpec
+from twolayer.experiment.specs import demo_spec as demo_spec
+from twolayer.experiment.specs import read_spec as read_spec
+from twolayer.experiment.specs import run_spec as run_spec

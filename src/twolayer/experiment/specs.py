@@ -1,0 +1,177 @@
+"""The file format: one TOML file states a problem, a training and what to run, and the codec validates it.
+
+The tables of a file are the fields of our objects: ``[problem]`` with its parts, ``[training]``, and ``[run]`` with
+what `compare` is asked. Nothing here repeats a check that an object makes itself; errors carry the path of the field.
+"""
+
+import tomllib
+from collections.abc import Callable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+
+from twolayer.core.codec import decode
+from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.fields import count, instance, leaf, number, static
+from twolayer.core.registry import register
+from twolayer.description import AbstractDescription
+from twolayer.problem import Problem
+from twolayer.simulation import DirectSGD
+from twolayer.theory import SaadSolla
+from twolayer.training import SGD
+from twolayer.verbs import compare
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold")
+TOP_LEVEL = ("title", "problem", "training", "run")
+
+
+def _as_descriptions(value: Any) -> tuple[Any, ...]:
+    described = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if not described:
+        raise InvalidInput("Argument `descriptions` must name at least one description, but is empty.")
+    check = instance("descriptions", AbstractDescription, "a list of descriptions such as ['DirectSGD', 'SaadSolla']")
+    return tuple(check(description) for description in described)
+
+
+def _as_save(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        if not value:
+            raise InvalidInput("Argument `save` must be a number of points or a list of times, but is an empty list.")
+        return tuple(number("save", low=0.0)(time) for time in value)
+    return count("save", low=2, high=10**6)(value)
+
+
+def _as_title(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"Argument `title` must be a text, but is {value!r}.")
+    return value
+
+
+@register
+class RunSpec(eqx.Module):
+    """Everything that one comparison of theory and simulation depends on: what is learned, how, and what is asked.
+
+    ``save`` is a number of points or the times themselves; the other fields are the arguments of `compare`. Invariant:
+    the canonical JSON of a specification rebuilds it, and its hash names its results.
+    """
+
+    problem: Problem = leaf(instance("problem", Problem, "a Problem"))
+    training: SGD = leaf(instance("training", SGD, "a training method such as SGD(learning_rate=0.5)"))
+    descriptions: tuple[AbstractDescription, ...] = leaf(_as_descriptions, default=(DirectSGD(), SaadSolla()))
+    until: Any = leaf(number("until", above=0.0), default=20.0)
+    save: Any = static(_as_save, default=100)
+    replicas: int = static(count("replicas", high=10**7), default=16)
+    seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
+    risk_threshold: Any = leaf(number("risk_threshold", above=0.0, optional=True), default=None)
+    title: str = static(_as_title, default="")
+
+
+def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
+    """Read a specification from a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file, with the tables ``[problem]``, ``[training]`` and ``[run]``.
+    overrides
+        Changes to the file such as ``"training.learning_rate=0.3"``; a key that is not there is made.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise InvalidInput(f"The specification {str(path)!r} must be a TOML file, but is a folder.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InvalidInput(f"There is no specification file {str(path)!r}.") from None
+    except OSError as error:
+        raise InvalidInput(f"The specification file {str(path)!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"The specification file {str(path)!r} must be UTF-8 text, but is not.") from None
+    return parse_spec(text, overrides, source=str(path))
+
+
+def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
+    """The specification that comes with the package: an erf committee machine with a plateau."""
+    text = resources.files("twolayer.experiment").joinpath("demo.toml").read_text(encoding="utf-8")
+    return parse_spec(text, overrides, source="demo.toml")
+
+
+def parse_spec(text: str, overrides: Sequence[str] = (), source: str = "specification") -> RunSpec:
+    """The specification that a TOML text states; ``source`` names the text in messages."""
+    try:
+        data = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits is a plain ValueError
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidInput(f"The file {source!r} is not valid TOML: {reason}.") from None
+    for override in overrides:
+        _override(data, override)
+    return _from_tables(data)
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    """Write one ``path.to.key=value`` into the tables."""
+    path, equals, text = override.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not equals or not all(keys):
+        raise InvalidInput(f"Option `--set` must have the form path.to.key=value, but is {override!r}.")
+    table = data
+    for depth, key in enumerate(keys[:-1]):
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            inside = ".".join(keys[: depth + 1])
+            raise InvalidInput(f"Option `--set` names `{path.strip()}`, but `{inside}` is {table!r} and has no fields.")
+    table[keys[-1]] = _as_value(text.strip())
+
+
+def _as_value(text: str) -> Any:
+    """A TOML value where the text is one, else the bare text, so that ``activation=relu`` needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _from_tables(data: dict[str, Any]) -> RunSpec:
+    _refuse_unknown(data, TOP_LEVEL, "The specification has no table or key")
+    for table in ("problem", "training"):
+        if table not in data:
+            raise InvalidInput(f"The specification needs the table `[{table}]`.")
+    asked = data.get("run", {})
+    if not isinstance(asked, dict):
+        raise InvalidInput(f"`run`: must be a table, but is {asked!r}.")
+    _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
+    whole = {
+        "problem": decode(data["problem"], Problem, "problem"),
+        "training": decode(data["training"], SGD, "training"),
+        "title": _as_title(data.get("title", "")),
+    }
+    return decode(whole | asked, RunSpec, "run")
+
+
+def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
+    unknown = [key for key in table if key not in allowed]
+    if unknown:
+        raise InvalidInput(f"{words} {unknown[0]!r}: {nearest(unknown[0], allowed)}")
+
+
+def run_spec(spec: RunSpec, progress: Callable[[str, float], None] | None = None) -> "xr.DataTree":
+    """Run what a specification asks: every description from the same starts, judged.
+
+    ``progress`` is called with the name of a description and the fraction of it that is done.
+    """
+    return compare(
+        spec.problem,
+        spec.training,
+        spec.descriptions,
+        until=spec.until,
+        save=spec.save if isinstance(spec.save, int) else list(spec.save),
+        replicas=spec.replicas,
+        seed=spec.seed,
+        risk_threshold=spec.risk_threshold,
+        progress=progress,
+    )

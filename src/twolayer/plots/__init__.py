@@ -1,0 +1,5 @@
+"""Datasets in, figures out. No physics is computed here."""
+
+from twolayer.plots.files import save_figure as save_figure
+from twolayer.plots.trajectories import overlaps as overlaps
+from twolayer.plots.trajectories import risk as risk

@@ -1,0 +1,76 @@
+"""What every test shares: double precision, strict shapes, fixed random examples, and the form of statistical tests.
+
+Behaviour without double precision is tested in a fresh process (fixture `fresh_python`), since the switch is global.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import jax
+import numpy as np
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")  # no shape is ever stretched silently
+
+# The same examples at every run: a failure is then the fault of the change at hand, not of the day.
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("fixed")
+
+Z_LIMIT = 5.0  # two-sided false-alarm rate 6e-7 for one normal score; with fixed seeds a pass stays a pass
+
+
+@pytest.fixture
+def fresh_python() -> Callable[[str], str]:
+    """Run a program in a new interpreter, with warnings as errors, and return what it printed."""
+
+    def run(program: str) -> str:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("JAX_")}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, env=environment, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def check_mean() -> Callable[..., None]:
+    """Assert that samples along axis 0 have the given mean, entry by entry, within `Z_LIMIT` standard errors."""
+
+    def check(samples: Any, mean: Any, label: str = "") -> None:
+        samples = np.asarray(samples, dtype=np.float64)
+        error = samples.std(axis=0, ddof=1) / np.sqrt(samples.shape[0])
+        gap = np.abs(samples.mean(axis=0) - mean)
+        # An entry that does not vary must be right up to rounding.
+        z = gap / np.maximum(error, 1e-12 / Z_LIMIT)
+        assert np.all(z < Z_LIMIT), f"{label}: mean {samples.mean(axis=0)} against {mean}, largest z {z.max():.1f}"
+
+    return check
+
+
+@pytest.fixture
+def check_same_law() -> Callable[..., None]:
+    """Assert that two sets of samples along axis 0 agree in two moments (z) and in law (Kolmogorov-Smirnov)."""
+    from scipy import stats
+
+    def check(first: Any, second: Any, label: str = "") -> None:
+        first, second = (np.asarray(x, dtype=np.float64).reshape(len(x), -1) for x in (first, second))
+        for power in (1, 2):
+            a, b = first**power, second**power
+            error = np.sqrt(a.var(axis=0, ddof=1) / len(a) + b.var(axis=0, ddof=1) / len(b))
+            z = np.abs(a.mean(axis=0) - b.mean(axis=0)) / np.maximum(error, 1e-12 / Z_LIMIT)
+            assert np.all(z < Z_LIMIT), f"{label}: moment {power}, largest z {z.max():.1f}"
+        for entry in range(first.shape[1]):
+            # Rounding makes ties and gaps of 1e-16 around a value that is constant in law.
+            a, b = np.round(first[:, entry], 9), np.round(second[:, entry], 9)
+            probability = stats.ks_2samp(a, b, method="asymp").pvalue
+            assert probability > 6e-7, f"{label}: entry {entry}, KS probability {probability:.1e}"  # the rate of z = 5
+
+    return check

@@ -1,0 +1,79 @@
+"""Files: what is written is what is read, and what cannot be read is refused in one sentence."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import twolayer as tl
+from twolayer.data.deviation import threshold
+
+PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(50), start=tl.WarmStart(0.3))
+
+
+@pytest.fixture(scope="module")
+def tree():
+    training = tl.SGD(0.1, constraint=tl.Sphere())
+    return tl.compare(PROBLEM, training, [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=5, replicas=3)
+
+
+def test_a_comparison_survives_the_disk(tree, tmp_path):
+    path = tl.save(tree, tmp_path / "comparison.nc")
+    again = tl.load(path)
+    assert isinstance(again, xr.DataTree)
+    assert again.attrs == tree.attrs
+    for name in tree.children:
+        xr.testing.assert_identical(again[name].to_dataset(), tree[name].to_dataset())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["comparison.nc"]
+
+
+def test_one_result_survives_the_disk(tree, tmp_path):
+    dataset = tree["SaadSolla"].to_dataset()
+    again = tl.load(tl.save(dataset, tmp_path / "one.nc"))
+    assert isinstance(again, xr.Dataset)
+    xr.testing.assert_identical(again, dataset)
+
+
+def test_a_corrupt_file_is_refused(tree, tmp_path):
+    path = tl.save(tree, tmp_path / "whole.nc")
+    content = path.read_bytes()
+    for damaged in (b"", b"not a file", content[: len(content) // 2]):
+        (tmp_path / "bad.nc").write_bytes(damaged)
+        with pytest.raises(tl.InvalidInput, match=r"bad\.nc"):
+            tl.load(tmp_path / "bad.nc")
+    with pytest.raises(tl.InvalidInput, match="no result file"):
+        tl.load(tmp_path / "missing.nc")
+
+
+def test_a_foreign_file_is_refused(tree, tmp_path):
+    xr.Dataset({"x": ("t", np.arange(3))}).to_netcdf(tmp_path / "foreign.nc", engine="h5netcdf")
+    with pytest.raises(tl.InvalidInput, match="schema"):
+        tl.load(tmp_path / "foreign.nc")
+    newer = tree["SaadSolla"].to_dataset().assign_attrs(schema=99)
+    newer.to_netcdf(tmp_path / "newer.nc", engine="h5netcdf")
+    with pytest.raises(tl.InvalidInput, match="schema 99"):
+        tl.load(tmp_path / "newer.nc")
+
+
+def test_an_unwritable_place_is_refused_and_nothing_is_left(tree, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tl.InvalidInput, match="cannot be written"):
+        tl.save(tree, tmp_path / "file" / "result.nc")
+    with pytest.raises(tl.InvalidInput, match="cannot be written"):
+        tl.save(tree, tmp_path / "missing" / "result.nc")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_incomplete_dataset_is_not_written(tree, tmp_path):
+    with pytest.raises(tl.InvalidInput, match="`risk`"):
+        tl.save(tree["SaadSolla"].to_dataset().drop_vars("risk"), tmp_path / "x.nc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_threshold_keeps_its_false_alarm_rate():
+    """Among 200 Gaussian numbers with 8 replicas, chance passes the threshold in about one of 1000 comparisons."""
+    limit = threshold(8, 200)
+    x = np.random.default_rng(0).standard_normal((4000, 8, 200))
+    z = np.abs(x.mean(1) / (x.std(1, ddof=1) / np.sqrt(8)))
+    alarms = int(np.sum(z.max(1) > limit))
+    assert 0 <= alarms <= 15  # expected 4, Poisson: 15 or more has probability 3e-5
+    assert np.sum(z.max(1) > 0.6 * limit) > 15  # and it is not far above
