@@ -48,7 +48,15 @@ def main() -> None:
         draw = jax.jit(lambda key: jax.random.normal(key, (64, D), jnp.float32))
         draw(jax.random.key(0)).block_until_ready()
         floor = best(lambda: [draw(jax.random.key(i)).block_until_ready() for i in range(50)]) / (50 * 64)
-        rows.append({"what": "floor: d normals", "replicas": 1, "us/step": floor * 1e6, "ratio": plain / floor, "compile s": 0.0})
+        rows.append(
+            {
+                "what": "floor: d normals",
+                "replicas": 1,
+                "us/step": floor * 1e6,
+                "ratio": plain / floor,
+                "compile s": 0.0,
+            }
+        )
         for replicas in (1, 16, 64):
             plan = make_plan(problem, training, 1.0, 2, replicas, 0)
             groups = max(1, replicas // direct.GROUP)

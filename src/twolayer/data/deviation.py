@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
 FALSE_ALARM = 1e-3
+ROUNDING = 1e-12
+# A comparison that could miss a deviation of more than this part of the risk's range is said to be a weak one.
+WEAK = 0.5
 COMPARED = ("risk", "M", "Q", "a")
 
 
@@ -27,6 +30,7 @@ class Deviation(NamedTuple):
     shift: Any  # the size of the shift of the mean that finite d is expected to cause
     z: Any  # mean over standard error
     numerical: Any  # numerical error of both accounts together
+    spread: float  # the range of the account's values
 
 
 def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviation:
@@ -45,8 +49,8 @@ def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviatio
     shift = np.maximum.accumulate(_largest_entry(scatter) ** 2, axis=0) / max(float(spread), 1e-300)
     shift = np.broadcast_to(shift, mean.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(np.abs(mean) <= numerical, 0.0, mean / standard_error)
-    return Deviation(mean, standard_error, scatter, shift, z, np.broadcast_to(numerical, mean.shape))
+        z = np.where(np.abs(mean) <= ROUNDING * max(1.0, float(spread)), 0.0, mean / standard_error)
+    return Deviation(mean, standard_error, scatter, shift, z, np.broadcast_to(numerical, mean.shape), float(spread))
 
 
 def _largest_entry(x: np.ndarray) -> np.ndarray:
@@ -67,7 +71,7 @@ class Finding(NamedTuple):
 
     account: str
     judge: str
-    outcome: str  # "agrees", "finite-d effect", "differs", "undecided"
+    outcome: str  # "agrees", "consistent" (but weakly tested), "finite-d effect", "differs", "undecided"
     sentence: str
     largest_z: float
     where: str
@@ -107,15 +111,29 @@ def judge_account(
         f"which may shift their mean by about {shift:.2g}"
     )
     chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
-    if excess <= limit:
+    missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
+    weak = ""
+    if excess <= limit and missed > WEAK:
+        outcome, head = "consistent", f"{account_name} is consistent with {judge_name}"
+        weak = (
+            f" Where single runs scatter most, a deviation of the risk by {missed:.0%} of its range could have been missed: "
+            "more replicas or a larger d would sharpen this."
+        )
+    elif excess <= limit:
         outcome, head = "agrees", f"{account_name} agrees with {judge_name}"
     elif size <= float(item.scatter[index]):
         outcome = "finite-d effect"
         head = f"{account_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
     else:
         outcome, head = "differs", f"{account_name} differs from {judge_name}"
-    sentence = f"{head}: {seen}; {chance}; {expected}."
+    sentence = f"{head}: {seen}; {chance}; {expected}.{weak}"
     return Finding(account_name, judge_name, outcome, sentence, z, where, limit), deviations
+
+
+def _could_miss(item: Deviation, limit: float) -> float:
+    """The largest deviation that would have passed, over the range of the mean: the weakness of the comparison."""
+    passed = limit * item.standard_error + item.shift + item.numerical
+    return float(np.nanmax(passed) / max(float(item.spread), 1e-300))
 
 
 def _undecided(account_name: str, judge_name: str, reason: str) -> Finding:

@@ -96,7 +96,9 @@ def _check(node: ast.AST, depth: int) -> None:
             _check(operand, depth + 1)
         case ast.Constant(value) if type(value) in (int, float):
             if not abs(value) <= MAX_CONSTANT:
-                raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {_shorten(ast.unparse(node))}.")
+                raise InvalidInput(
+                    f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {_shorten(ast.unparse(node))}."
+                )
         case ast.Name(name):
             if name not in _CONSTANTS and _field_index(name) is None:
                 allowed = ["z1", "z2", "z3", *_CONSTANTS]

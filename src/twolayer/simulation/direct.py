@@ -188,9 +188,7 @@ class DirectSGD(AbstractDescription):
         saved += [blank] * (len(plan.steps) - len(saved))
         return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
 
-    def _record(
-        self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool
-    ) -> Record:
+    def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
         lost = ~np.logical_and.accumulate(_alive(path, plan.limit), axis=1)
         blank = lambda x: np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
         Q, M, a = blank(path.Q), blank(path.M), blank(path.a)

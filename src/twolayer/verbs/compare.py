@@ -131,7 +131,11 @@ def _judge(
         )
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     worst = next(
-        (o for o in ("differs", "finite-d effect", "undecided", "agrees") if o in [f.outcome for f in findings]),
+        (
+            o
+            for o in ("differs", "finite-d effect", "undecided", "consistent", "agrees")
+            if o in [f.outcome for f in findings]
+        ),
         "single",
     )
     sentences = " ".join(finding.sentence for finding in findings)

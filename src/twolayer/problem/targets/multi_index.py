@@ -25,7 +25,9 @@ def check_values(target: AbstractTarget, name: str) -> None:
     except InvalidInput:
         raise
     except Exception as error:  # whatever a user's function raises, the answer is the same sentence
-        raise InvalidInput(f"Argument `{name}` must map {target.k} fields to one number, but fails: {first_line(error)}") from None
+        raise InvalidInput(
+            f"Argument `{name}` must map {target.k} fields to one number, but fails: {first_line(error)}"
+        ) from None
     if values.shape != (32,):
         raise InvalidInput(
             f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
