@@ -6,6 +6,8 @@ random numbers: d normals per step.
     python benchmarks/direct_sgd.py
 """
 
+from functools import partial
+
 from common import best, once, report, use_one_core
 
 use_one_core()
@@ -38,6 +40,15 @@ def numpy_loop(steps: int) -> np.ndarray:
     return W
 
 
+def advance(
+    problem: tl.Problem, training: tl.SGD, weights: direct.Weights, frozen: direct.Frozen, steps: int, groups: int
+) -> None:
+    """So many steps of so many groups of replicas, one after another."""
+    for _ in range(groups):
+        after = direct._advance("single", problem, training, weights, frozen, np.asarray(0), np.asarray(steps))
+        after.W.block_until_ready()
+
+
 def main() -> None:
     problem = tl.Problem(tl.Committee(K, "erf"), tl.Student(P, "erf"), tl.Gaussian(D))
     training = tl.SGD(1.0)
@@ -64,15 +75,9 @@ def main() -> None:
             starts = tl.Overlaps(plan.starts.Q[:width], plan.starts.M[:width], plan.starts.P, plan.starts.a[:width])
             weights, frozen = direct._prepare("single", problem, training, starts, plan.keys[:width])
             count = steps if replicas == 1 else 512
-
-            def run() -> None:
-                for _ in range(groups):
-                    direct._advance(
-                        "single", problem, training, weights, frozen, np.asarray(0), np.asarray(count)
-                    ).W.block_until_ready()
-
-            compiling = once(run)
-            seconds = best(run)
+            work = partial(advance, problem, training, weights, frozen, count, groups)
+            compiling = once(work)
+            seconds = best(work)
             each = seconds / (count * width * groups)
             rows.append(
                 {

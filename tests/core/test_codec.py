@@ -205,10 +205,10 @@ def test_shorthands():
 
 
 REFUSED = [
-    ("unknown kind", spec(target__kind="Comittee"), ["`target`", "'Comittee'", "did you mean 'Committee'?"]),
+    ("unknown kind", spec(target__kind="Commmittee"), ["`target`", "'Commmittee'", "did you mean 'Committee'?"]),
     ("kind of another family", spec(target__kind="Gaussian"), ["`target`", "'Gaussian' is not known here"]),
     ("unknown field", spec(student__actvation="erf"), ["`student`", "'actvation'", "did you mean 'activation'?"]),
-    ("unknown field at the top", spec(strat="RandomStart"), ["'strat'", "did you mean 'start'?"]),
+    ("unknown field at the top", spec(starrt="RandomStart"), ["'starrt'", "did you mean 'start'?"]),
     ("missing field", spec(student__p=None), ["`student`", "`Student` needs the field `p`"]),
     ("missing part", spec(inputs=None), ["`Problem` needs the field `inputs`"]),
     ("no kind", spec(target__kind=None), ["`target`", "needs a `kind`", "Committee", "PhaseRetrieval"]),

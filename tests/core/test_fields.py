@@ -115,7 +115,7 @@ def test_choice_and_flag_and_instance():
     choose = fields.choice("law", ("sphere", "gaussian"))
     assert choose("sphere") == "sphere"
     with pytest.raises(InvalidInput, match="did you mean 'gaussian'"):
-        choose("gausian")
+        choose("gaussan")
     for value in (None, 3, ["sphere"]):
         with pytest.raises(InvalidInput, match="`law`"):
             choose(value)

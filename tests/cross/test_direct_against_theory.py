@@ -15,7 +15,10 @@ import twolayer as tl
     ],
 )
 def test_erf_committee_follows_the_ode_within_four_standard_errors(name, training):
-    """d = 1000, 64 runs. The mean may be shifted by order 1/d; four standard errors remain after that is allowed for."""
+    """d = 1000, 64 runs.
+
+    The mean may be shifted by order 1/d; four standard errors remain after that is allowed for.
+    """
     problem = tl.Problem(
         tl.Committee(2, "erf", P=[[1.0, 0.3], [0.3, 1.2]]), tl.Student(2, "erf"), tl.Gaussian(1000), noise=0.1
     )
@@ -34,10 +37,10 @@ def test_erf_committee_follows_the_ode_within_four_standard_errors(name, trainin
 def predicted_shift_and_variance(m0: float, gamma: float, noise: float, until: float) -> tuple[float, float]:
     r"""d (E[m] - ODE) and d Var(m) of spherical phase retrieval at p = 1, to leading order in 1/d.
 
-    With one-step increments M = 2 x y E and Q = 4 x^2 E + 4 gamma x^2 E^2 (fields x, y; E the displacement), the projected
-    increment T = M - m Q / 2 has mean F(m) and variance S(m); then C' = 2 F' C + gamma S and
-    shift' = F' shift + F'' C / 2 + h, where h collects the second order of the normalisation and the fluctuation of
-    the input's length. All averages by Gauss-Hermite quadrature, exact for these polynomials.
+    With one-step increments M = 2 x y E and Q = 4 x^2 E + 4 gamma x^2 E^2 (fields x, y; E the displacement), the
+    projected increment T = M - m Q / 2 has mean F(m) and variance S(m); then C' = 2 F' C + gamma S and shift' = F'
+    shift + F'' C / 2 + h, where h collects the second order of the normalisation and the fluctuation of the input's
+    length. All averages by Gauss-Hermite quadrature, exact for these polynomials.
     """
     nodes, weights = np.polynomial.hermite_e.hermegauss(16)
     g1, g2, g3 = np.meshgrid(nodes, nodes, nodes, indexing="ij")
@@ -79,7 +82,10 @@ def phase_retrieval_gap(d: int, replicas: int) -> tuple[float, float, float]:
 
 
 def test_the_prediction_itself_is_that_of_the_reference():
-    """m0 = 0.3, gamma = 0.06, noise 0.2: d Var(m) = 0.0311 and d (mean - ODE) = -0.804 at t = 1, known to these digits."""
+    """m0 = 0.3, gamma = 0.06, noise 0.2.
+
+    d Var(m) = 0.0311 and d (mean - ODE) = -0.804 at t = 1, known to these digits.
+    """
     shift, variance = predicted_shift_and_variance(0.3, 0.06, 0.2, 1.0)
     assert shift == pytest.approx(-0.804, abs=5e-4)
     assert variance == pytest.approx(0.0311, abs=5e-5)

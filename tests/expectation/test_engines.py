@@ -20,7 +20,10 @@ def erf_problem(k: int = 1, p: int = 2) -> tl.Problem:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("p", [2, 4])
 def test_cloud_reports_at_least_its_true_error(seed, p):
-    """Against closed forms; the error is a t-quantile at 1e-4, so that a false alarm in these 100 numbers is unlikely."""
+    """Against closed forms.
+
+    The error is a t-quantile at 1e-4, so that a false alarm in these 100 numbers is unlikely.
+    """
     problem = erf_problem(p=p)
     overlaps = random_overlaps(p, np.eye(1), seed)
     exact = moments(choose(problem).engine, problem, overlaps)
@@ -42,7 +45,10 @@ def test_quadrature_reports_at_least_its_true_error(order, seed):
 
 
 def test_quadrature_converges_geometrically():
-    """Errors at 8, 16 and 32 nodes: each doubling squares the error, up to constants; slope of log error is negative."""
+    """Errors at 8, 16 and 32 nodes.
+
+    Each doubling squares the error, up to constants; slope of log error is negative.
+    """
     problem = erf_problem()
     overlaps = random_overlaps(2, np.eye(1), 0)
     exact = moments(choose(problem).engine, problem, overlaps)

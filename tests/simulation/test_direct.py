@@ -145,7 +145,10 @@ def test_a_replica_does_not_depend_on_how_many_others_there_are():
 
 
 def test_a_batch_summed_in_parts_is_the_same_batch(monkeypatch):
-    """Full-batch descent on a fixed set of 50 samples: at once, or in parts of 7 of which the last runs over the end."""
+    """Full-batch descent on a fixed set of 50 samples.
+
+    At once, or in parts of 7 of which the last runs over the end.
+    """
     training = tl.SGD(0.8, reuse=tl.Reused(alpha=1.25), layers=tl.Both())
     at_once = tl.evolve(small_problem(), training, tl.DirectSGD(), until=10.0, save=4)
     monkeypatch.setattr(direct, "BLOCK_NUMBERS", 40)
@@ -194,7 +197,7 @@ def test_divergence_is_a_status_with_its_time_and_keeps_what_came_before():
     result = tl.evolve(problem, tl.SGD(20.0), tl.DirectSGD(), until=3.0, save=10, replicas=3, throw=False)
     assert np.all(result.status.values == 1)
     assert np.all(np.isfinite(result.Q.values[:, 0])) and np.all(np.isnan(result.Q.values[:, -1]))
-    with pytest.raises(tl.ComputationFailed, match="DirectSGD.* at time"):
+    with pytest.raises(tl.ComputationFailed, match=r"DirectSGD.* at time"):
         tl.evolve(problem, tl.SGD(20.0), tl.DirectSGD(), until=3.0, save=10, replicas=3)
 
 

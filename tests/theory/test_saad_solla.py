@@ -88,7 +88,10 @@ def test_linear_student_follows_the_matrix_exponential():
 def classical_erf_drift(
     t: float, x: np.ndarray, p: int, k: int, T: np.ndarray, gamma: float, noise: float, kappa: float
 ):
-    """The equations of the soft committee machine with loops and the classical form of I4: another route to the same."""
+    """The equations of the soft committee machine with loops and the classical form of I4.
+
+    Another route to the same.
+    """
     n = p + k
     Q, M, a = x[: p * p].reshape(p, p), x[p * p : p * p + p * k].reshape(p, k), x[p * p + p * k :]
     C = np.block([[Q, M], [M.T, T]])
@@ -218,7 +221,7 @@ def test_permuting_neurons_and_flipping_odd_ones_commutes_with_the_dynamics():
 
 def test_divergence_is_a_status_with_its_time():
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(100))
-    with pytest.raises(tl.ComputationFailed, match="SaadSolla.*time") as failure:
+    with pytest.raises(tl.ComputationFailed, match=r"SaadSolla.*time") as failure:
         tl.evolve(problem, tl.SGD(20.0), tl.SaadSolla(), until=1.0, save=20, replicas=2)
     kept = failure.value.result
     assert np.all(kept.status.values == 1)

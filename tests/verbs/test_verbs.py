@@ -62,7 +62,10 @@ def test_verdict_says_no_to_a_wrong_theory():
 
 
 def test_a_weak_comparison_says_that_it_is_weak():
-    """Escape from a random start at small d: single runs leave at very different times, and three of them say little."""
+    """Escape from a random start at small d.
+
+    Single runs leave at very different times, and three of them say little.
+    """
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50))
     training = tl.SGD(0.08, constraint=tl.Sphere())
     tree = tl.compare(problem, training, [tl.DirectSGD(), tl.SaadSolla()], until=2.0, save=10, replicas=3)

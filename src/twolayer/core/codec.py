@@ -77,7 +77,7 @@ def decode(data: Any, expected: type[T], path: str = "") -> T:
             cls = expected
         else:
             raise InvalidInput(f"needs a `kind`. Allowed: {', '.join(sorted(registered(expected)))}.")
-        fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+        fields = {field.name for field in dataclasses.fields(cls) if field.init}  # pyright: ignore[reportArgumentType]
         unknown = [key for key in data if key not in fields]
         if unknown:
             raise InvalidInput(f"`{cls.__name__}` has no field {unknown[0]!r}: {nearest(unknown[0], fields)}")

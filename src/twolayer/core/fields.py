@@ -8,20 +8,23 @@ NumPy numbers become ``float`` and float64 arrays, so that no digit is lost befo
 import math
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from twolayer.core.errors import InvalidInput, nearest
 
 MAX_COUNT = 2**53
 
+T = TypeVar("T")
+
 
 def is_traced(value: Any) -> bool:
     """Whether the value is only known inside a transformation, where it cannot be checked."""
-    return isinstance(value, jax.core.Tracer)
+    return isinstance(value, Tracer)
 
 
 def _refuse(name: str, must: str, value: Any) -> InvalidInput:
@@ -47,7 +50,7 @@ def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False
     must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
 
     def convert(value: Any) -> int | None:
-        if value is None and optional:
+        if optional and value is None:
             return None
         if not _is_finite(value) or int(value) != value or not low <= value <= high:
             raise _refuse(name, must, value)
@@ -72,7 +75,7 @@ def number(
     must = " ".join(["a finite number", " and ".join(bounds)]).strip()
 
     def convert(value: Any) -> Any:
-        if (value is None and optional) or is_traced(value):
+        if (optional and value is None) or is_traced(value):
             return value
         if not _is_finite(value):
             raise _refuse(name, must, value)
@@ -89,7 +92,7 @@ def array(name: str, ndim: int, optional: bool = False) -> Callable[[Any], Any]:
     must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
 
     def convert(value: Any) -> Any:
-        if (value is None and optional) or is_traced(value):
+        if (optional and value is None) or is_traced(value):
             return value
         if isinstance(value, jax.Array):
             concrete: Any = value
@@ -152,9 +155,10 @@ def leaf(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
     return eqx.field(converter=converter, **kwargs)
 
 
-def as_data(module: Any) -> Any:
+def as_data(module: T) -> T:
     """The module with its nonzero float leaves as arrays, so that a compiled function serves every value of them.
 
-    An exact zero (no noise, no momentum) stays a Python number: it is structure, and what it switches off is not compiled.
+    An exact zero (no noise, no momentum) stays a Python number: it is structure, and what it switches off is not
+    compiled.
     """
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) and x != 0.0 else x, module)

@@ -1,10 +1,10 @@
 r"""How far an account is from the judge, in standard errors, and what that means.
 
-Replica by replica both accounts begin at the same start, so their difference :math:`\delta` is that of the dynamics. Its
-mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a correct limit
-theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about :math:`s^2` over
-the range of the variable. A deviation counts as evidence against the account when it exceeds the threshold of Student's t
-at a family-wise false-alarm rate, after that shift is allowed for.
+Replica by replica both accounts begin at the same start, so their difference :math:`\delta` is that of the dynamics.
+Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a correct
+limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about
+:math:`s^2` over the range of the variable. A deviation counts as evidence against the account when it exceeds the
+threshold of Student's t at a family-wise false-alarm rate, after that shift is allowed for.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,7 +60,7 @@ def _largest_entry(x: np.ndarray) -> np.ndarray:
 
 
 def threshold(replicas: int, numbers: int) -> float:
-    """The deviation in standard errors that chance exceeds, among so many numbers, once in 1/FALSE_ALARM comparisons."""
+    """The deviation in standard errors that chance exceeds once in 1/FALSE_ALARM comparisons of so many numbers."""
     from scipy.stats import t
 
     return float(t.isf(FALSE_ALARM / (2.0 * max(1, numbers)), max(1, replicas - 1)))
@@ -81,7 +81,10 @@ class Finding(NamedTuple):
 def judge_account(
     judge_name: str, account_name: str, judge: "xr.Dataset", account: "xr.Dataset", finite_d: float, d: int
 ) -> tuple[Finding, dict[str, Deviation]]:
-    """Compare all variables of one account with the judge; ``finite_d`` is the expected relative size sqrt(gamma/(p d))."""
+    """Compare all variables of one account with the judge.
+
+    ``finite_d`` is the expected relative size sqrt(gamma/(p d)).
+    """
     replicas = max(judge.sizes["replica"], account.sizes["replica"])
     if min(judge.sizes["replica"], account.sizes["replica"]) == 0:
         return _undecided(account_name, judge_name, "no replica reached the end in both"), {}
@@ -107,8 +110,8 @@ def judge_account(
     where = f"{name}{entry} at time {time:.3g}"
     seen = f"the mean of {replicas} runs is {z:.1f} standard errors ({size:.2g}) away at most, in {where}"
     expected = (
-        f"single runs at d = {d} scatter by up to {scatter:.2g} around it (expected order sqrt(gamma/(p d)) = {finite_d:.2g}), "
-        f"which may shift their mean by about {shift:.2g}"
+        f"single runs at d = {d} scatter by up to {scatter:.2g} around it "
+        f"(expected order sqrt(gamma/(p d)) = {finite_d:.2g}), which may shift their mean by about {shift:.2g}"
     )
     chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
     missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
@@ -116,8 +119,8 @@ def judge_account(
     if excess <= limit and missed > WEAK:
         outcome, head = "consistent", f"{account_name} is consistent with {judge_name}"
         weak = (
-            f" Where single runs scatter most, a deviation of the risk by {missed:.0%} of its range could have been missed: "
-            "more replicas or a larger d would sharpen this."
+            f" Where single runs scatter most, a deviation of the risk by {missed:.0%} of its range could have been "
+            "missed: more replicas or a larger d would sharpen this."
         )
     elif excess <= limit:
         outcome, head = "agrees", f"{account_name} agrees with {judge_name}"

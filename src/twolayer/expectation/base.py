@@ -1,7 +1,7 @@
 """What an engine is: a way to compute the Gaussian moments, which says when it serves and how wrong it may be."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -12,6 +12,11 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.moments import Moments
 from twolayer.problem import Overlaps, Problem
+
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
 
 ROUNDING = 1e-13
 
@@ -26,12 +31,12 @@ class Suits(NamedTuple):
 class AbstractEngine(eqx.Module):
     """A way to compute the moments.
 
-    An engine may consist of several ``variants``, which compute the same moments independently or more coarsely; whatever
-    is computed with each of them, moments or a whole trajectory, is combined by ``combine`` into a value and an error.
-    That is how the error of an integral is carried through everything built on it.
+    An engine may consist of several ``variants``, which compute the same moments independently or more coarsely;
+    whatever is computed with each of them, moments or a whole trajectory, is combined by ``combine`` into a value and
+    an error. That is how the error of an integral is carried through everything built on it.
     """
 
-    rtol: eqx.AbstractVar[float]
+    rtol: AbstractVar[float]
 
     @classmethod
     @abc.abstractmethod

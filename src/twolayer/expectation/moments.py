@@ -1,8 +1,8 @@
 r"""The Gaussian moments that every theory of one-pass training needs: each equation once.
 
 Fields :math:`\ell = (\lambda, \lambda^\star) \sim N(0, \Omega)`, displacement :math:`\mathcal E = f(\lambda^\star) - s`
-(label noise is integrated by hand). There are two ways to the same moments: from a cloud of weighted points in the fields,
-and from the integrals over two, three and four units when the target is a sum of units.
+(label noise is integrated by hand). There are two ways to the same moments: from a cloud of weighted points in the
+fields, and from the integrals over two, three and four units when the target is a sum of units.
 """
 
 from typing import NamedTuple

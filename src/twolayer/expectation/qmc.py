@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import leaf
 from twolayer.core.linalg import root
 from twolayer.expectation.base import AbstractEngine, Suits
 from twolayer.expectation.moments import Moments, fields_from_normals, from_cloud
@@ -35,11 +34,11 @@ def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
 class Cloud(AbstractEngine):
     """Scrambled Sobol points, the same at every call, so that the moments are a fixed function of the overlaps.
 
-    Independent scramblings are the variants: the value is their mean, the error their standard error times a quantile of
-    Student's t.
+    Independent scramblings are the variants: the value is their mean, the error their standard error times a quantile
+    of Student's t.
     """
 
-    normals: Float[Array, "scramblings points n"] = leaf(jnp.asarray)
+    normals: Float[Array, "scramblings points n"] = eqx.field(converter=jnp.asarray)
     is_kinked: bool = eqx.field(static=True)
 
     @property
@@ -56,7 +55,7 @@ class Cloud(AbstractEngine):
         fields = problem.p + problem.k
         clouds = np.stack([scrambled_normals(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
         is_kinked = bool(problem.student.activation.kinks) or not problem.target.is_smooth
-        return cls(clouds, is_kinked)
+        return cls(jnp.asarray(clouds), is_kinked)
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         return tuple(Cloud(normals[None], self.is_kinked) for normals in self.normals)

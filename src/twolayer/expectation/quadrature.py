@@ -16,8 +16,8 @@ from twolayer.problem import Overlaps, Problem
 
 MAX_FIELDS = 3
 ORDERS = {1: 96, 2: 64, 3: 40}
-# A rule of half the order is far worse on an analytic function; where convergence is slow the two errors are comparable,
-# and the difference may then be smaller than the error of the finer rule by about this factor.
+# A rule of half the order is far worse on an analytic function; where convergence is slow the two errors are
+# comparable, and the difference may then be smaller than the error of the finer rule by about this factor.
 SAFETY = 4.0
 
 

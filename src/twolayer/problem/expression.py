@@ -94,7 +94,7 @@ def _check(node: ast.AST, depth: int) -> None:
             _check(right, depth + 1)
         case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
             _check(operand, depth + 1)
-        case ast.Constant(value) if type(value) in (int, float):
+        case ast.Constant(int() | float() as value) if type(value) in (int, float):  # a bool is an int, but no number
             if not abs(value) <= MAX_CONSTANT:
                 raise InvalidInput(
                     f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {_shorten(ast.unparse(node))}."
@@ -114,8 +114,9 @@ def _check(node: ast.AST, depth: int) -> None:
                 _check(argument, depth + 1)
         case _:
             raise InvalidInput(
-                f"The part {_shorten(ast.unparse(node))!r} is not allowed in a formula: only numbers, the fields z1, z2, "
-                f"..., + - * / ** and the functions {', '.join(_function_names()[:12])} and he1 to he{MAX_POWER} are."
+                f"The part {_shorten(ast.unparse(node))!r} is not allowed in a formula: only numbers, the fields z1, "
+                f"z2, ..., + - * / ** and the functions {', '.join(_function_names()[:12])} and "
+                f"he1 to he{MAX_POWER} are."
             )
 
 

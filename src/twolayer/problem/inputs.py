@@ -1,6 +1,6 @@
 """Inputs: where the samples come from."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
@@ -9,11 +9,16 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import array, count, leaf, static
 from twolayer.core.registry import register
 
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
+
 
 class AbstractInputs(eqx.Module):
     """The law of the inputs; d is their dimension."""
 
-    d: eqx.AbstractVar[int]
+    d: AbstractVar[int]
 
 
 @register
@@ -25,7 +30,10 @@ class Gaussian(AbstractInputs):
 
 @register
 class Samples(AbstractInputs):
-    r"""A data set: inputs :math:`X \in R^{n \times d}` and labels :math:`y \in R^n`; a fresh sample is a row drawn at random."""
+    r"""A data set: inputs :math:`X \in R^{n \times d}` and labels :math:`y \in R^n`.
+
+    A fresh sample is a row drawn at random.
+    """
 
     X: Any = leaf(array("X", 2))
     y: Any = leaf(array("y", 1))

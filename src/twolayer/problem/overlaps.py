@@ -21,8 +21,8 @@ class Overlaps(eqx.Module):
     .. math:: Q = W W^T, \quad M = W W^{\star T}, \quad P = W^\star W^{\star T}, \quad
               \Omega = \begin{pmatrix} Q & M \\ M^T & P \end{pmatrix} \succeq 0
 
-    Omega is the covariance of the local fields (student first, then target). Invariants: Q and P are symmetric, Omega is
-    positive semi-definite, P is positive definite and never moves. Arrays may carry leading axes (replica, time).
+    Omega is the covariance of the local fields (student first, then target). Invariants: Q and P are symmetric, Omega
+    is positive semi-definite, P is positive definite and never moves. Arrays may carry leading axes (replica, time).
     """
 
     Q: Float[Array, "*n p p"]
@@ -61,7 +61,8 @@ def check_overlaps(Q: Any, M: Any, P: Any) -> None:
     smallest = float(np.linalg.eigvalsh(np.block([[Q, M], [M.T, P]])).min())
     if smallest < -TOLERANCE * scale:
         raise InvalidInput(
-            f"The overlap matrix of `Q`, `M` and `P` must be positive semi-definite, but has the eigenvalue {smallest:.3g}."
+            "The overlap matrix of `Q`, `M` and `P` must be positive semi-definite, "
+            f"but has the eigenvalue {smallest:.3g}."
         )
 
 
@@ -70,8 +71,8 @@ def embed(overlaps: Overlaps, d: int, key: Key[Array, ""]) -> tuple[Float[Array,
 
     .. math:: W^\star = P^{1/2} E^\star, \qquad W = M P^{-1} W^\star + L E^\perp, \qquad L L^T = Q^\perp
 
-    with orthonormal rows :math:`(E^\star, E^\perp)`. Gaussian inputs have no preferred direction, so weights drawn through
-    their overlaps have the same law as weights drawn directly, at any d.
+    with orthonormal rows :math:`(E^\star, E^\perp)`. Gaussian inputs have no preferred direction, so weights drawn
+    through their overlaps have the same law as weights drawn directly, at any d.
     """
     p, k = overlaps.M.shape
     rank = min(p, d - k)

@@ -4,7 +4,7 @@ All random starts are drawn through their overlaps, exactly and at a cost that d
 """
 
 import abc
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,6 +18,11 @@ from twolayer.core.linalg import bartlett
 from twolayer.core.registry import register
 from twolayer.problem.overlaps import check_overlaps
 
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
+
 
 class StudentOverlaps(NamedTuple):
     """The part of the overlaps that a start decides."""
@@ -29,7 +34,7 @@ class StudentOverlaps(NamedTuple):
 class AbstractStart(eqx.Module):
     """The law of the overlaps at time zero."""
 
-    is_random: eqx.AbstractVar[bool]
+    is_random: AbstractVar[bool]
 
     @abc.abstractmethod
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
@@ -79,8 +84,8 @@ class RandomStart(AbstractStart):
 class WarmStart(AbstractStart):
     r"""Rows on the sphere of radius ``norm`` with a given overlap with the target and random otherwise.
 
-    ``m`` is an array of shape (p, k), the matrix M, or one number: neuron j then has overlap m with direction j mod k and
-    none with the others.
+    ``m`` is an array of shape (p, k), the matrix M, or one number: neuron j then has overlap m with direction j mod k
+    and none with the others.
     """
 
     m: Any = leaf(lambda value: number("m")(value) if np.ndim(value) == 0 else array("m", 2)(value))
@@ -115,7 +120,8 @@ class WarmStart(AbstractStart):
         longest = float(np.sqrt(np.max(np.diagonal(M @ np.linalg.solve(P, M.T))))) if k else 0.0
         if longest > float(self.norm) * (1 + 1e-12):
             raise InvalidInput(
-                f"Argument `m` must not exceed the length `norm` = {float(self.norm):g} of a row, but asks for {longest:.6g}."
+                f"Argument `m` must not exceed the length `norm` = {float(self.norm):g} of a row, "
+                f"but asks for {longest:.6g}."
             )
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import array, count, leaf, static
 from twolayer.core.registry import register
-from twolayer.problem.activations import AbstractActivation, as_activation
+from twolayer.problem.activations import AsActivation, as_activation
 
 SECOND_LAYERS = ("ones", "rademacher", "gaussian")
 
@@ -29,11 +29,12 @@ def _as_second_layer(value: Any) -> Any:
 class Student(eqx.Module):
     r"""A two-layer network of width p, :math:`s(z) = \frac1p \sum_j a_j\,\sigma(w_j \cdot z)`.
 
-    ``second_layer`` is the start of a: ``"ones"``, ``"rademacher"`` (signs), ``"gaussian"`` (standard normal) or an array.
+    ``second_layer`` is the start of a: ``"ones"``, ``"rademacher"`` (signs), ``"gaussian"`` (standard normal) or an
+    array.
     """
 
     p: int = static(count("p", high=100_000))
-    activation: AbstractActivation = leaf(as_activation)
+    activation: AsActivation = leaf(as_activation)
     second_layer: Any = leaf(_as_second_layer, default="ones")
 
     def __check_init__(self):

@@ -4,6 +4,7 @@ It differentiates the loss and uses none of the Gaussian moments for its steps.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -76,8 +77,8 @@ def update(
     .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
               a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
 
-    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then returns
-    to its initial length.
+    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then
+    returns to its initial length.
     """
     W, V, a = weights
     rate = training.learning_rate / problem.d
@@ -119,7 +120,9 @@ def _stride(problem: Problem, training: SGD, replicas: int) -> int:
 
 @register
 class DirectSGD(AbstractDescription):
-    r"""Stochastic gradient descent on the weights, :math:`w_j^+ = w_j - \frac{\gamma}{d}\,\partial_{w_j} \sum_\nu \ell^\nu`.
+    r"""Stochastic gradient descent on the weights.
+
+    .. math:: w_j^+ = w_j - \frac{\gamma}{d}\,\partial_{w_j} \sum_\nu \ell^\nu
 
     Exact at finite d, by construction. Weights are kept in double precision. Inputs are drawn in single precision by
     default (``draws="single"``), whose law differs from the Gaussian by less than :math:`10^{-7}` in every probability;
@@ -149,10 +152,14 @@ class DirectSGD(AbstractDescription):
         firsts = range(0, plan.replicas, width)
         finished: list[_Trajectory] = []
         interrupted = False
+
+        def report(groups_done: int, fraction: float) -> None:
+            plan.progress((groups_done + fraction) / len(firsts))
+
         try:
             for number, first in enumerate(firsts):
                 members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-                share = lambda fraction, number=number: plan.progress((number + fraction) / len(firsts))
+                share = partial(report, number)
                 finished.append(self._run_group(problem, training, plan, members, share))
         except KeyboardInterrupt:
             interrupted = True
@@ -190,7 +197,10 @@ class DirectSGD(AbstractDescription):
 
     def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
         lost = ~np.logical_and.accumulate(_alive(path, plan.limit), axis=1)
-        blank = lambda x: np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
+
+        def blank(x: np.ndarray) -> np.ndarray:
+            return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
+
         Q, M, a = blank(path.Q), blank(path.M), blank(path.a)
         if isinstance(problem.inputs, Samples):
             engine, risk, error = "mean over the data set", blank(path.risk), np.zeros_like(path.risk)
@@ -280,11 +290,16 @@ def _draw(
 def _advance(
     draws: str, problem: Problem, training: SGD, weights: Weights, frozen: Frozen, before: Any, after: Any
 ) -> Weights:
-    """Take a group of replicas from step ``before`` to step ``after``; the result does not depend on how a run is cut."""
+    """Take a group of replicas from step ``before`` to step ``after``.
+
+    The result does not depend on how a run is cut.
+    """
     layout = _layout(problem, training)
 
     def gradient(weights: Weights, z: Array, y: Array, counts: Array | float = 1.0) -> tuple[Array, Array]:
-        loss = lambda W, a: batch_loss(problem, W, a, z, y, counts)
+        def loss(W: Array, a: Array) -> Array:
+            return batch_loss(problem, W, a, z, y, counts)
+
         return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
 
     def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:

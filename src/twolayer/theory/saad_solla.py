@@ -36,8 +36,8 @@ def drift(
         \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
         \dot a = \kappa\,\chi
 
-    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the sphere,
-    with rows of squared length :math:`N_j`,
+    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the
+    sphere, with rows of squared length :math:`N_j`,
 
     .. math::
         \dot M_{jr} = (D_a \psi)_{jr} - \frac{M_{jr}}{2} \frac{\Phi_{jj}}{N_j}, \qquad
@@ -114,10 +114,11 @@ def _above_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
 class SaadSolla(AbstractDescription):
     r"""Ordinary differential equations for the overlaps, exact for one-pass SGD as :math:`d \to \infty`.
 
-    .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad \dot a = \kappa \chi
+    .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
+              \dot a = \kappa \chi
 
-    At finite d a single run scatters around the solution by order :math:`\sqrt{\gamma/(pd)}`, and the mean of many runs is
-    shifted by order :math:`1/d`. See `drift` for the equations, and :cite:t:`saad1995`, :cite:t:`goldt2019`.
+    At finite d a single run scatters around the solution by order :math:`\sqrt{\gamma/(pd)}`, and the mean of many runs
+    is shifted by order :math:`1/d`. See `drift` for the equations, and :cite:t:`saad1995`, :cite:t:`goldt2019`.
 
     Parameters
     ----------
@@ -139,7 +140,9 @@ class SaadSolla(AbstractDescription):
         return ("saad1995", "goldt2019", "veiga2022", "arnaboldi2023")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        no = lambda reason: Applies(False, Exactness.LIMIT_D, reason)
+        def no(reason: str) -> Applies:
+            return Applies(False, Exactness.LIMIT_D, reason)
+
         if not isinstance(problem.inputs, Gaussian):
             return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
         if not training.is_fresh:

@@ -23,8 +23,9 @@ class Fresh(AbstractReuse):
 
 @register
 class Reused(AbstractReuse):
-    r"""The same :math:`n = \alpha d` samples at every step: full batch, or random mini-batches when ``batch_size`` says less.
+    r"""The same :math:`n = \alpha d` samples at every step.
 
+    Full batch, or random mini-batches when ``batch_size`` says less.
     On `Samples` the set is the data set itself, whatever alpha says. Mini-batches are drawn with replacement.
     """
 
@@ -42,7 +43,10 @@ class First(AbstractLayers):
 
 @register
 class Both(AbstractLayers):
-    r"""Both layers are trained; ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, second-layer over first-layer rate."""
+    r"""Both layers are trained.
+
+    ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, second-layer over first-layer rate.
+    """
 
     ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
 
@@ -77,7 +81,8 @@ class SGD(eqx.Module):
     reuse, layers, constraint
         `Fresh` or `Reused`, `First` or `Both`, `Free` or `Sphere`.
     weight_decay, momentum
-        :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`, :math:`W^+ = W + V^+`.
+        :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`,
+        :math:`W^+ = W + V^+`.
     """
 
     learning_rate: Any = leaf(number("learning_rate", above=0.0))

@@ -23,18 +23,19 @@ def compare(
     training: SGD,
     descriptions: Sequence[AbstractDescription],
     *,
-    until: float = 20.0,
+    until: float | int = 20.0,
     save: int | Sequence[float] | np.ndarray = 100,
     replicas: int = 16,
     seed: int = 0,
-    risk_threshold: float | None = None,
+    risk_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> "xr.DataTree":
     r"""Run several descriptions of one training side by side.
 
     The start is drawn once per replica and handed to every description. The first description that is exact at finite d
-    is the judge (the first of all if none is); every other one is compared with it, variable by variable and time by time:
+    is the judge (the first of all if none is); every other one is compared with it, variable by variable and time by
+    time:
 
     .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
 
@@ -42,9 +43,9 @@ def compare(
 
     Returns
     -------
-    A tree with one dataset per description on a common time axis. Accounts carry ``deviation_NAME`` (in standard errors),
-    ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes hold
-    ``verdict`` (words), ``outcome`` (one word) and ``judge``.
+    A tree with one dataset per description on a common time axis. Accounts carry ``deviation_NAME`` (in standard
+    errors), ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes
+    hold ``verdict`` (words), ``outcome`` (one word) and ``judge``.
     """
     if not descriptions:
         raise InvalidInput("Argument `descriptions` must name at least one description.")

@@ -37,11 +37,11 @@ def evolve(
     training: SGD,
     description: AbstractDescription,
     *,
-    until: float = 20.0,
+    until: float | int = 20.0,
     save: int | Sequence[float] | np.ndarray = 100,
     replicas: int = 1,
     seed: int = 0,
-    risk_threshold: float | None = None,
+    risk_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> "xr.Dataset":
@@ -54,7 +54,8 @@ def evolve(
     until
         The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
     save
-        The times to save, or their number: time zero and a geometric grid up to ``until``. Times move to the nearest step.
+        The times to save, or their number: time zero and a geometric grid up to ``until``. Times move to the nearest
+        step.
     replicas
         Independent runs; replica n of any description has the same start for the same seed. A theory without randomness
         of its own from a start without randomness has one replica whatever is asked.
@@ -83,7 +84,7 @@ def evolve(
     return dataset
 
 
-def asked(until: float, save: int | Sequence[float] | np.ndarray, replicas: int, seed: int) -> dict[str, Any]:
+def asked(until: float | int, save: int | Sequence[float] | np.ndarray, replicas: int, seed: int) -> dict[str, Any]:
     """What the verb was told, for the record."""
     return {
         "until": float(until),
@@ -96,11 +97,11 @@ def asked(until: float, save: int | Sequence[float] | np.ndarray, replicas: int,
 def make_plan(
     problem: Problem,
     training: SGD,
-    until: float,
+    until: float | int,
     save: int | Sequence[float] | np.ndarray,
     replicas: int,
     seed: int,
-    risk_threshold: float | None = None,
+    risk_threshold: float | int | None = None,
 ) -> Plan:
     """Check what is asked, and draw the starts."""
     instance("problem", Problem, "a Problem")(problem)
@@ -113,7 +114,8 @@ def make_plan(
     steps = clock.steps(until)
     if steps < 1:
         raise InvalidInput(
-            f"Argument `until` must cover at least one step, which takes time {clock.time_per_step:.3g}, but is {until:g}."
+            f"Argument `until` must cover at least one step, which takes time {clock.time_per_step:.3g}, "
+            f"but is {until:g}."
         )
     if steps > MAX_STEPS:
         raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
@@ -122,7 +124,7 @@ def make_plan(
     return Plan(_draw(problem, keys), keys, save_steps, clock.time(save_steps), risk_threshold)
 
 
-def _save_times(save: Any, until: float, step: float) -> np.ndarray:
+def _save_times(save: Any, until: float | int, step: float) -> np.ndarray:
     if isinstance(save, int | np.integer) and not isinstance(save, bool):
         points = count("save", low=2, high=10**6)(save)
         first = min(max(step, until / 1000), until)
@@ -188,6 +190,7 @@ def check_ended(dataset: "xr.Dataset") -> None:
     name = dataset.attrs["description"]
     raise ComputationFailed(
         f"`{name}` did not reach the end in {len(broken)} of {len(status)} replicas, the first at time {min(ends):.3g} "
-        f"(last saved point; {Status(int(status[first])).sentence}): lower the learning rate. The result up to there is kept.",
+        f"(last saved point; {Status(int(status[first])).sentence}): lower the learning rate. "
+        "The result up to there is kept.",
         dataset,
     )

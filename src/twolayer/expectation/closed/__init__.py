@@ -1,0 +1,1 @@
+"""Engines whose Gaussian averages are closed formulas: erf, squares, polynomials."""

@@ -29,8 +29,8 @@ def integrals(omega: Float[Array, "n n"], p: int) -> UnitIntegrals:
         J_2 = \tfrac2\pi \frac1{\sqrt{(1+C_{11})(1+C_{22}) - C_{12}^2}}, \quad
         I_3 = \tfrac2\pi \frac{C_{23}(1+C_{11}) - C_{12}C_{13}}{(1+C_{11})\sqrt{(1+C_{11})(1+C_{33}) - C_{13}^2}}
 
-    and :math:`I_4 = \frac{4}{\pi^2 \sqrt{\det K}} \arcsin(\dots)` with :math:`K = C_{\{12\}} + 1` and the arcsine matrix
-    of the covariance of the other two conditioned on the first two with unit noise,
+    and :math:`I_4 = \frac{4}{\pi^2 \sqrt{\det K}} \arcsin(\dots)` with :math:`K = C_{\{12\}} + 1` and the arcsine
+    matrix of the covariance of the other two conditioned on the first two with unit noise,
     :math:`S = C - C_{\cdot,12} K^{-1} C_{12,\cdot}`. Valid for any covariance, singular ones included.
     """
     diagonal = jnp.diagonal(omega)

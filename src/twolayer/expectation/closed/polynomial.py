@@ -3,8 +3,8 @@ r"""Exact averages of polynomials of any degree, by Isserlis' theorem.
 .. math:: E\Big[\prod_i x_i^{n_i}\Big] = \prod_i n_i! \sum_{N} \prod_{i<j} \frac{C_{ij}^{N_{ij}}}{N_{ij}!}
           \prod_i \frac{C_{ii}^{N_{ii}}}{2^{N_{ii}} N_{ii}!}, \qquad 2 N_{ii} + \sum_{j \ne i} N_{ij} = n_i
 
-The sum is written out once, in Python, as a table of powers of the covariances; the table is then evaluated for all tuples
-of units at once, so that neither tracing nor compilation grows with the width of the student.
+The sum is written out once, in Python, as a table of powers of the covariances; the table is then evaluated for all
+tuples of units at once, so that neither tracing nor compilation grows with the width of the student.
 """
 
 import math
@@ -143,7 +143,7 @@ class PolynomialTables(AbstractEngine):
             table = self.tables[name]
             uses_target = table.fields > len(units)
 
-            def at(*indices: Array) -> Array:
+            def at(*indices: Array | np.ndarray) -> Array:
                 parts = [jnp.stack(indices)] if indices else []
                 index = jnp.concatenate(parts + ([jnp.asarray(star)] if uses_target else []))
                 return table(omega[index][:, index])

@@ -12,11 +12,13 @@ from twolayer.problem.activations import SquareActivation
 class SquareUnits(AbstractEngine):
     r"""Closed forms: the student and every unit of the target are squares :cite:p:`arnaboldi2023escaping`.
 
-    With :math:`D = \mathrm{diag}(c)`, :math:`\tau_1 = \mathrm{tr} D\Omega`, :math:`\tau_2 = \mathrm{tr} D\Omega D\Omega`:
+    With :math:`D = \mathrm{diag}(c)`, :math:`\tau_1 = \mathrm{tr} D\Omega`,
+    :math:`\tau_2 = \mathrm{tr} D\Omega D\Omega`:
 
     .. math::
         E[\mathcal E \ell\ell^T] = \tau_1 \Omega + 2\,\Omega D \Omega, \qquad
-        E[\mathcal E^2 \ell\ell^T] = (\tau_1^2 + 2\tau_2 + \Delta)\,\Omega + 4\tau_1\,\Omega D\Omega + 8\,\Omega D\Omega D\Omega
+        E[\mathcal E^2 \ell\ell^T] = (\tau_1^2 + 2\tau_2 + \Delta)\,\Omega + 4\tau_1\,\Omega D\Omega
+        + 8\,\Omega D\Omega D\Omega
     """
 
     rtol: float = 0.0

@@ -3,7 +3,7 @@
 import abc
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -12,6 +12,11 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest
 from twolayer.core.registry import registered
+
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
 
 
 class AbstractActivation(eqx.Module):
@@ -22,10 +27,10 @@ class AbstractActivation(eqx.Module):
     its coefficients when it is a polynomial (constant first, else None).
     """
 
-    kinks: eqx.AbstractVar[tuple[float, ...]]
-    parity: eqx.AbstractVar[int]
-    growth: eqx.AbstractVar[int]
-    coefficients: eqx.AbstractVar[tuple[float, ...] | None]
+    kinks: AbstractVar[tuple[float, ...]]
+    parity: AbstractVar[int]
+    growth: AbstractVar[int]
+    coefficients: AbstractVar[tuple[float, ...] | None]
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
@@ -39,6 +44,19 @@ class AbstractActivation(eqx.Module):
     def parse(name: str) -> "AbstractActivation":
         """The activation of that name, such as ``"erf"`` or ``"he3"``."""
         return as_activation(name)
+
+
+if TYPE_CHECKING:
+
+    class AsActivation:
+        """A field with the converter `as_activation`, as a type checker sees it: more goes in than comes out."""
+
+        def __get__(self, instance: Any, owner: Any = None) -> AbstractActivation: ...
+
+        def __set__(self, instance: Any, value: AbstractActivation | str | Callable[[Any], Any]) -> None: ...
+
+else:
+    AsActivation = AbstractActivation
 
 
 def names() -> dict[str, Callable[[], AbstractActivation]]:

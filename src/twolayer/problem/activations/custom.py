@@ -36,7 +36,10 @@ def _as_kinks(value: Any) -> tuple[float, ...]:
 
 @register
 class Custom(AbstractActivation):
-    """Any JAX function of one number; say where its derivative jumps (``kinks``) so that no smooth rule is trusted there."""
+    """Any JAX function of one number.
+
+    Say where its derivative jumps (``kinks``) so that no smooth rule is trusted there.
+    """
 
     function: Callable[[Any], Any] = static(_scalar_function)
     kinks: tuple[float, ...] = static(_as_kinks, default=())

@@ -47,7 +47,10 @@ class SquareActivation(AbstractActivation):
 
 @register
 class HermiteActivation(AbstractActivation):
-    r""":math:`\sigma(x) = \mathrm{He}_n(x)`, probabilists' normalisation (leading coefficient 1); named ``"he3"`` etc."""
+    r""":math:`\sigma(x) = \mathrm{He}_n(x)`, probabilists' normalisation (leading coefficient 1).
+
+    Named ``"he3"`` etc.
+    """
 
     degree: int = static(count("degree", low=1, high=12))
 

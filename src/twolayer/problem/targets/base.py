@@ -1,7 +1,7 @@
 """What every target declares about itself, besides its values."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -10,6 +10,11 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput
 from twolayer.core.polynomial import Polynomial
 from twolayer.problem.activations import AbstractActivation
+
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
 
 
 class Units(NamedTuple):
@@ -26,8 +31,8 @@ class AbstractTarget(eqx.Module):
     polynomial and as a sum of units; engines choose by these.
     """
 
-    k: eqx.AbstractVar[int]
-    is_smooth: eqx.AbstractVar[bool]
+    k: AbstractVar[int]
+    is_smooth: AbstractVar[bool]
 
     @abc.abstractmethod
     def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:

@@ -10,20 +10,22 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import array, count, is_traced, leaf, static
 from twolayer.core.polynomial import Polynomial, constant, from_coefficients
 from twolayer.core.registry import register
-from twolayer.problem.activations import AbstractActivation, as_activation
+from twolayer.problem.activations import AsActivation, as_activation
 from twolayer.problem.targets.base import AbstractTarget, Units, check_covariance
 
 
 @register
 class Committee(AbstractTarget):
-    r"""A two-layer teacher with k units, :math:`f(\lambda^\star) = \frac1k \sum_r a^\star_r\, \sigma^\star(\lambda^\star_r)`.
+    r"""A two-layer teacher with k units.
+
+    .. math:: f(\lambda^\star) = \frac1k \sum_r a^\star_r\, \sigma^\star(\lambda^\star_r)
 
     ``P`` is the overlap matrix of its directions (identity when None), ``second_layer`` its output weights (ones when
     None). See :cite:t:`saad1995`.
     """
 
     k: int = static(count("k"))
-    activation: AbstractActivation = leaf(as_activation)
+    activation: AsActivation = leaf(as_activation)
     P: Any = leaf(array("P", 2, optional=True), default=None)
     second_layer: Any = leaf(array("second_layer", 1, optional=True), default=None)
 

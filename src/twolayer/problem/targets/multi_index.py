@@ -125,7 +125,9 @@ def _as_degrees(key: Any) -> tuple[int, ...]:
 
 @register
 class Hermite(AbstractTarget):
-    r"""A sum of Hermite polynomials, :math:`f(\lambda^\star) = \sum_\beta c_\beta \prod_r \mathrm{He}_{\beta_r}(\lambda^\star_r)`.
+    r"""A sum of Hermite polynomials.
+
+    .. math:: f(\lambda^\star) = \sum_\beta c_\beta \prod_r \mathrm{He}_{\beta_r}(\lambda^\star_r)
 
     ``Hermite({3: 1.0})`` is :math:`\mathrm{He}_3(z_1)`; ``Hermite({(1, 0): 1.0, (0, 3): 0.5})`` is
     :math:`z_1 + \frac12 \mathrm{He}_3(z_2)`. Probabilists' normalisation: :math:`E[\mathrm{He}_n^2] = n!`.

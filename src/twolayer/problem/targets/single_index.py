@@ -31,7 +31,10 @@ def _as_link(value: Any) -> AbstractActivation | Expression:
 
 @register
 class SingleIndex(AbstractTarget):
-    r"""A generalised linear model, :math:`f(\lambda^\star) = g(\lambda^\star_1)`: ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``."""
+    r"""A generalised linear model, :math:`f(\lambda^\star) = g(\lambda^\star_1)`.
+
+    ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``.
+    """
 
     link: Any = eqx.field(converter=_as_link)
 

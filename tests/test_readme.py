@@ -1,0 +1,20 @@
+"""The README's Python runs as it stands."""
+
+import re
+from pathlib import Path
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_python_of_the_readme_runs(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    names: dict = {}
+    exec(compile(block, str(README), "exec"), names)
+    assert names["result"].attrs["outcome"] in ("agrees", "consistent")
+    out = capsys.readouterr().out
+    assert "closed form (erf)" in out and "standard errors" in out
+
+
+def test_the_files_the_readme_names_exist():
+    for name in re.findall(r"\]\((?!http)([^)#]+)\)", README.read_text()):
+        assert (README.parent / name).exists(), name
