@@ -2,7 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
 
 
 def symmetrise(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -18,6 +19,14 @@ def root(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """
     values, vectors = jnp.linalg.eigh(symmetrise(A))
     return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]) @ vectors.T
+
+
+def pair_positions(n: int) -> Int[np.ndarray, "n n"]:
+    """Where the pair (i, j) stands in the list ``np.triu_indices(n)`` of pairs i <= j: turns a list into a matrix."""
+    rows, columns = np.triu_indices(n)
+    position = np.zeros((n, n), dtype=int)
+    position[rows, columns] = position[columns, rows] = np.arange(len(rows))
+    return position
 
 
 def bartlett(key: Key[Array, ""], rows: int, degrees: int) -> Float[Array, "rows cols"]:

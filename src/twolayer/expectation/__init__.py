@@ -7,6 +7,7 @@ from twolayer.expectation.base import estimate as estimate
 from twolayer.expectation.base import risk_along as risk_along
 from twolayer.expectation.closed.erf import ErfUnits as ErfUnits
 from twolayer.expectation.closed.polynomial import PolynomialTables as PolynomialTables
+from twolayer.expectation.closed.relu import ReluUnits as ReluUnits
 from twolayer.expectation.closed.square import SquareUnits as SquareUnits
 from twolayer.expectation.moments import Moments as Moments
 from twolayer.expectation.qmc import Cloud as Cloud

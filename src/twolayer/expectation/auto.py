@@ -6,12 +6,13 @@ from twolayer.core.errors import NotApplicable
 from twolayer.expectation.base import AbstractEngine
 from twolayer.expectation.closed.erf import ErfUnits
 from twolayer.expectation.closed.polynomial import PolynomialTables
+from twolayer.expectation.closed.relu import ReluUnits
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.qmc import Cloud
 from twolayer.expectation.quadrature import Quadrature
 from twolayer.problem import Gaussian, Problem
 
-LADDER: tuple[type[AbstractEngine], ...] = (ErfUnits, SquareUnits, PolynomialTables, Quadrature, Cloud)
+LADDER: tuple[type[AbstractEngine], ...] = (ErfUnits, ReluUnits, SquareUnits, PolynomialTables, Quadrature, Cloud)
 
 
 class Refusal(NamedTuple):

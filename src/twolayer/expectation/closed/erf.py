@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.linalg import pair_positions
 from twolayer.expectation.base import AbstractEngine, Suits, exact_combine
 from twolayer.expectation.moments import Moments, UnitIntegrals, from_units, unit_weights
 from twolayer.problem import Overlaps, Problem
@@ -51,9 +52,7 @@ def integrals(omega: Float[Array, "n n"], p: int) -> UnitIntegrals:
 
     rows, columns = np.triu_indices(p)
     half = jax.vmap(pair)(jnp.asarray(rows), jnp.asarray(columns))
-    position = np.zeros((p, p), dtype=int)
-    position[rows, columns] = position[columns, rows] = np.arange(len(rows))
-    return UnitIntegrals(2.0 / np.pi * arcsine_matrix(omega), J2, I3, half[position])
+    return UnitIntegrals(2.0 / np.pi * arcsine_matrix(omega), J2, I3, half[pair_positions(p)])
 
 
 class ErfUnits(AbstractEngine):

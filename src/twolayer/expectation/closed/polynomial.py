@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.linalg import pair_positions
 from twolayer.core.polynomial import Polynomial, from_coefficients
 from twolayer.expectation.base import AbstractEngine, Suits, exact_combine
 from twolayer.expectation.moments import Moments
@@ -153,8 +154,7 @@ class PolynomialTables(AbstractEngine):
         one = np.arange(p)
         first, second = (axis.ravel() for axis in np.meshgrid(one, one, indexing="ij"))
         rows, columns = np.triu_indices(p)
-        position = np.zeros((p, p), dtype=int)
-        position[rows, columns] = position[columns, rows] = np.arange(len(rows))
+        position = pair_positions(p)
         pairs = len(rows)
 
         def symmetric(name: str) -> Array:

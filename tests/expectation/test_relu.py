@@ -1,0 +1,106 @@
+"""The relu integrals against independent routes: known kernels, sampling, homogeneity, degenerate covariances."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.expectation import Cloud, ReluUnits, choose, estimate
+from twolayer.expectation.closed import relu
+from twolayer.problem import Overlaps
+
+from .test_closed_forms import moments, random_overlaps
+
+four_fields = jax.jit(relu.four_fields, static_argnums=1)
+
+
+def covariance(seed: int, duplicate: tuple[int, int] | None = None) -> np.ndarray:
+    A = np.random.default_rng(seed).standard_normal((4, 5)) / np.sqrt(5)
+    if duplicate:
+        A[duplicate[1]] = A[duplicate[0]]
+    return A @ A.T
+
+
+@pytest.mark.parametrize("rho", [-1.0, -0.9, 0.0, 0.5, 1 - 1e-9, 1.0])
+def test_two_fields_are_the_arc_cosine_kernels(rho):
+    """E[theta theta] and E[relu relu] of unit fields by the angle; E[theta(x) relu(y)^2] through four fields."""
+    angle = np.arccos(rho)
+    one = jnp.ones(())
+    assert float(relu.orthant(jnp.asarray(rho), one, one)) == pytest.approx((np.pi - angle) / (2 * np.pi), abs=1e-12)
+    kernel = (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+    assert float(relu.two_units(jnp.asarray(rho), one, one)) == pytest.approx(kernel, abs=1e-12)
+    C = np.array([[1.0, rho], [rho, 1.0]])[np.ix_([0, 0, 1, 1], [0, 0, 1, 1])]
+    square = (np.pi - angle + np.sin(angle) * np.cos(angle)) / (2 * np.pi)
+    # At correlation 1 - 1e-9 the conditional variances lose half of their digits.
+    assert float(four_fields(jnp.asarray(C), 32)) == pytest.approx(square, abs=1e-12 if abs(rho) < 0.999 else 1e-6)
+
+
+@pytest.mark.parametrize("duplicate", [None, (0, 1), (2, 3), (0, 2), (1, 3)])
+def test_four_fields_against_sampling(duplicate):
+    """10^6 samples, z < 5; duplicates make the covariance singular (one neuron twice, a student on its teacher)."""
+    C = covariance(2, duplicate)
+    values, vectors = np.linalg.eigh(C)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    x = np.random.default_rng(1).standard_normal((1_000_000, 4)) @ root.T
+    if duplicate:
+        x[:, duplicate[1]] = x[:, duplicate[0]]
+    sample = (x[:, 0] > 0) * (x[:, 1] > 0) * np.maximum(x[:, 2], 0) * np.maximum(x[:, 3], 0)
+    value = float(four_fields(jnp.asarray(C), 32))
+    assert abs(sample.mean() - value) < 5 * sample.std() / 1000
+    assert sample.std() / 1000 < 0.02 * value
+
+
+def test_four_fields_converge_with_the_order_of_the_rule():
+    C = jnp.asarray(covariance(0))
+    errors = [abs(float(four_fields(C, order) - four_fields(C, 64))) for order in (4, 8, 12)]
+    assert errors[1] < errors[0] / 30 and errors[2] < errors[1] / 30
+
+
+def test_four_fields_scale_and_factorise():
+    C = covariance(3)
+    scales = np.array([2.0, 0.5, 3.0, 0.1])
+    scaled = float(four_fields(jnp.asarray(C * np.outer(scales, scales)), 32))
+    assert scaled == pytest.approx(3.0 * 0.1 * float(four_fields(jnp.asarray(C), 32)), rel=1e-12)
+    blocks = np.block([[C[:2, :2], np.zeros((2, 2))], [np.zeros((2, 2)), C[2:, 2:]]])
+    product = relu.orthant(*map(jnp.asarray, (C[0, 1], C[0, 0], C[1, 1]))) * relu.two_units(
+        *map(jnp.asarray, (C[2, 3], C[2, 2], C[3, 3]))
+    )
+    assert float(four_fields(jnp.asarray(blocks), 32)) == pytest.approx(float(product), rel=1e-12)
+    swapped = C[np.ix_([1, 0, 3, 2], [1, 0, 3, 2])]
+    assert float(four_fields(jnp.asarray(swapped), 32)) == pytest.approx(
+        float(four_fields(jnp.asarray(C), 32)), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("rank", [None, 0])
+def test_moments_agree_with_the_cloud_within_its_error(rank):
+    problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50), noise=0.2)
+    engine = choose(problem).engine
+    assert isinstance(engine, ReluUnits)
+    overlaps = random_overlaps(2, np.eye(2), 5, rank)
+    cloud = estimate(Cloud.build(problem), problem, overlaps)
+    closed = moments(engine, problem, overlaps)
+    for x, value, error in zip(*map(jax.tree.leaves, (closed, cloud.value, cloud.error)), strict=True):
+        assert np.all(np.abs(x - value) <= error)
+
+
+def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
+    problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50))
+
+    def excess(Q, M):
+        return ReluUnits().moments(problem, Overlaps(Q, M, jnp.eye(2), jnp.ones(2))).excess_risk
+
+    value, gradients = jax.value_and_grad(excess, argnums=(0, 1))(jnp.eye(2), jnp.eye(2))
+    assert abs(value) < 1e-15 and all(np.all(np.isfinite(gradient)) for gradient in gradients)
+    start = tl.GivenOverlaps(np.eye(2), np.eye(2))
+    still = tl.Problem(problem.target, problem.student, problem.inputs, start=start)
+    result = tl.evolve(still, tl.SGD(0.5), tl.SaadSolla(), until=2.0, save=3)
+    np.testing.assert_allclose(result.M.values[0], np.broadcast_to(np.eye(2), (3, 2, 2)), atol=1e-10)
+
+
+def test_relu_committee_follows_direct_sgd():
+    problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(500), noise=0.05)
+    tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=3.0, save=8, replicas=32)
+    assert tree.attrs["outcome"] == "agrees", tree.attrs["verdict"]
+    assert np.max(tree["SaadSolla"].risk_error.values) < 1e-6
