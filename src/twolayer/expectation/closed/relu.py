@@ -36,7 +36,8 @@ FLOOR = 1e-13
 def arcsine(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> Array:
     r""":math:`\arcsin(c_{12}/\sqrt{c_{11} c_{22}})`, and zero where a field is determined.
 
-    Zero is right there: a step at a kink counts one half, whatever the other field does. ``scale`` says what is rounding.
+    Zero is right there: a step at a kink counts one half, whatever the other field does. A variance is taken for
+    rounding when it is a tiny part of ``scale``.
     """
     usable = jnp.logical_and(c11 > DEGENERATE * scale, c22 > DEGENERATE * scale)
     usable = jnp.logical_and(usable, jnp.logical_and(c11 > 0.0, c22 > 0.0))
