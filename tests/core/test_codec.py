@@ -284,3 +284,15 @@ def test_monstrous_json_is_refused_in_one_line(text):
 def test_what_has_no_canonical_text_is_refused(value):
     with pytest.raises(InvalidInput):
         to_json(value)
+
+
+def test_two_functions_of_one_name_have_different_hashes():
+    first, again, other = (tl.MultiIndex(f, k=2) for f in (lambda z: z[0], lambda z: z[0], lambda z: z[1]))
+    assert content_hash(first) == content_hash(again)
+    assert content_hash(first) != content_hash(other)
+
+    def make(c):
+        return lambda z: c * z[0]
+
+    closed = [tl.MultiIndex(make(c), k=2) for c in (1.0, 2.0)]
+    assert content_hash(closed[0]) != content_hash(closed[1])

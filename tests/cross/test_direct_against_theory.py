@@ -114,7 +114,7 @@ def test_the_gap_shrinks_with_d_at_the_predicted_orders():
 def test_relu_student_on_an_expression_target_follows_the_ode():
     """An engine with an error of its own: the verdict allows for it, and it is small."""
     problem = tl.Problem(tl.MultiIndex("tanh(z1) + 0.5*z2", k=2), tl.Student(2, "relu", [1.0, -1.0]), tl.Gaussian(400))
-    tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=2.0, save=5, replicas=32)
+    tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=2.0, save=5, replicas=12)
     assert tree.attrs["outcome"] == "agrees", tree.attrs["verdict"]
     theory = tree["SaadSolla"].to_dataset()
     assert np.max(theory.risk_error.values) < 5e-3

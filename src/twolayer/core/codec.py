@@ -41,8 +41,21 @@ def encode(value: Any) -> Any:
         return value
     if callable(value):
         name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(value))}"
-        return {"kind": "callable", "name": name}
+        return {"kind": "callable", "name": name, "code": _fingerprint(value)}
     raise InvalidInput(f"A value of type {type(value).__name__} has no place in a specification.")
+
+
+def _fingerprint(function: Any) -> str:
+    """A digest of what a function does, so that two lambdas of one name are told apart; not a way to rebuild it."""
+
+    def parts(code: types.CodeType) -> list[str]:
+        constants = [parts(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
+        return [code.co_code.hex(), repr(constants), repr(code.co_names)]
+
+    code = getattr(function, "__code__", None)
+    cells = [repr(cell.cell_contents) for cell in getattr(function, "__closure__", None) or ()]
+    content = repr((parts(code), cells)) if code is not None else ""
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def to_json(value: Any) -> str:

@@ -145,7 +145,7 @@ def integrals(omega: Float[Array, "n n"], p: int, order: int) -> UnitIntegrals:
 class ReluUnits(AbstractEngine):
     """Closed forms and one-dimensional integrals: the student and every unit of the target are relu."""
 
-    order: int = static(count("order", low=4, high=256), default=32)
+    order: int = static(count("order", low=4, high=256), default=20)
 
     rtol: float = 0.0
 
