@@ -69,7 +69,7 @@ def main() -> None:
             }
         )
         for replicas in (1, 16, 64):
-            plan = make_plan(problem, training, 1.0, 2, replicas, 0)
+            plan, _ = make_plan(problem, training, 1.0, 2, replicas, 0)
             groups = max(1, replicas // direct.GROUP)
             width = min(replicas, direct.GROUP)
             starts = tl.Overlaps(plan.starts.Q[:width], plan.starts.M[:width], plan.starts.P, plan.starts.a[:width])

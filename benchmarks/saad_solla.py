@@ -70,7 +70,7 @@ def main() -> None:
     training = tl.SGD(GAMMA)
     rows = []
     with double():
-        plan = make_plan(problem, training, TIMES[-1], list(TIMES), 1, 0)
+        plan, _ = make_plan(problem, training, TIMES[-1], list(TIMES), 1, 0)
         engine = choose(problem).engine
         times = jnp.asarray(TIMES)
         limit = np.asarray(plan.limit)

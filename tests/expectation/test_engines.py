@@ -116,3 +116,30 @@ def test_label_noise_enters_phi_hd_alone():
         np.testing.assert_allclose(with_noise.v, without.v, atol=1e-14)
         np.testing.assert_allclose(with_noise.excess_risk, without.excess_risk, atol=1e-14)
         assert np.all(np.linalg.eigvalsh(with_noise.phi_hd - without.phi_hd) > 0)
+
+
+@pytest.mark.parametrize("link", ["tanh(20*z)", "tanh(50*z)", "1/(z**2 + 0.01)", "sin(8*z)", "exp(z)"])
+def test_quadrature_is_honest_on_steep_and_wavy_functions(link):
+    """Against a sum over 4 x 10^5 equidistant points, which is exact to rounding for these functions."""
+    problem = tl.Problem(tl.SingleIndex(link), tl.Student(1, "tanh"), tl.Gaussian(50))
+    engine = choose(problem).engine
+    assert isinstance(engine, Quadrature)
+    overlaps = Overlaps(jnp.eye(1), jnp.eye(1) * (1 - 1e-12), jnp.eye(1), jnp.ones(1))
+    result = estimate(engine, problem, overlaps)
+    z = np.linspace(-12, 12, 400_001)
+    weights = np.exp(-(z**2) / 2)
+    weights /= weights.sum()
+    f = np.asarray(problem.target(jnp.asarray(z[:, None])))
+    eps, slope = f - np.tanh(z), 1 / np.cosh(z) ** 2
+    assert abs(float(result.value.excess_risk) - 0.5 * weights @ eps**2) <= float(result.error.excess_risk) + 1e-9
+    truth = weights @ (slope * slope * eps**2)
+    assert abs(float(result.value.phi_hd[0, 0]) - truth) <= float(result.error.phi_hd[0, 0]) + 1e-9
+
+
+@pytest.mark.parametrize(("p", "link"), [(3, "exp(3*z1)"), (1, "exp(6*z1)")])
+def test_a_target_that_outgrows_every_rule_is_refused(p, link):
+    problem = tl.Problem(tl.MultiIndex(link, k=1), tl.Student(p, "tanh"), tl.Gaussian(50))
+    with pytest.raises(tl.NotApplicable, match="beyond 4 deviations"):
+        choose(problem)
+    with pytest.raises(tl.NotApplicable, match="DirectSGD"):
+        tl.evolve(problem, tl.SGD(0.1), tl.DirectSGD(), until=1.0)

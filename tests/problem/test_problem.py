@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.core.codec import content_hash, from_json, to_json
 from twolayer.core.errors import InvalidInput
 
 TARGET, STUDENT = tl.Committee(2, "erf"), tl.Student(3, "relu", "gaussian")
@@ -109,3 +110,22 @@ def test_problems_print_and_compare():
     assert "Committee" in repr(first)
     assert eqx.tree_equal(first, second)
     assert not eqx.tree_equal(first, tl.Problem(TARGET, STUDENT, tl.Gaussian(21)))
+
+
+def test_noise_on_given_labels_is_refused():
+    with pytest.raises(InvalidInput, match="`noise`"):
+        tl.Problem(tl.Labels(), tl.Student(2, "tanh"), tl.Samples(np.eye(5), np.ones(5)), noise=0.1)
+
+
+@pytest.mark.parametrize("link", ["sqrt(z1 + 4)", "1/z1", "log(z1)"])
+def test_targets_that_are_not_finite_at_rare_fields_are_refused(link):
+    with pytest.raises(InvalidInput, match="finite"):
+        tl.MultiIndex(link, k=1)
+
+
+def test_a_large_data_set_is_written_as_its_digest():
+    X = np.random.default_rng(0).standard_normal((300, 50))
+    one, other = (tl.Samples(X + shift, np.ones(300)) for shift in (0.0, 1e-12))
+    assert len(to_json(one)) < 6000 and content_hash(one) != content_hash(other)
+    with pytest.raises(InvalidInput, match="given again"):
+        from_json(to_json(one), tl.Samples)

@@ -6,6 +6,7 @@ from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
 import twolayer as tl
+from twolayer.problem import AbstractLoss
 
 
 def phase_retrieval(m0: float, noise: float) -> tl.Problem:
@@ -263,3 +264,31 @@ def test_the_solution_can_be_differentiated():
     h = 1e-6
     exact = [np.sqrt(logistic(0.2, 0.05 + s * h, 0.1, 0.7)) for s in (-1, 1)]
     assert float(jax.grad(m)(0.05)) == pytest.approx((exact[1] - exact[0]) / (2 * h), rel=1e-6)
+
+
+def test_the_sphere_holds_where_rows_would_shrink():
+    """A weak target pulls the lengths in (Phi_jj < 0): a deviation from the sphere must not grow with time."""
+    problem = tl.Problem(tl.MultiIndex("0.1*z1**2", k=1), tl.Student(2, "square"), tl.Gaussian(100))
+    result = tl.evolve(problem, tl.SGD(0.05, constraint=tl.Sphere()), tl.SaadSolla(), until=20.0, save=5)
+    assert np.max(np.abs(np.diagonal(result.Q.values[0], axis1=1, axis2=2) - 1.0)) < 1e-12
+
+
+def test_a_broken_symmetry_is_not_reported_as_exact():
+    """From a symmetric start the true solution stays symmetric for ever; rounding breaks it, and the error says so."""
+    start = tl.GivenOverlaps([[0.31, 0.07], [0.07, 0.31]], [[0.1, 0.1], [0.1, 0.1]])
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), start=start)
+    result = tl.evolve(problem, tl.SGD(1.0), tl.SaadSolla(), until=3000.0, save=40)
+    M, error = result.M.values[0], result.overlap_error.values[0]
+    broken = np.abs(M[:, 0, 0] - M[:, 0, 1])
+    assert np.all(broken / 2 <= error)
+    assert np.all(np.diff(error) >= 0)
+
+
+def test_another_loss_is_refused():
+    class Quartic(AbstractLoss):
+        def __call__(self, y, s):
+            return (y - s) ** 4
+
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), loss=Quartic())
+    with pytest.raises(tl.NotApplicable, match="square loss"):
+        tl.evolve(problem, tl.SGD(1.0), tl.SaadSolla(), until=1.0)

@@ -2,11 +2,13 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 import twolayer as tl
 from twolayer.core.codec import from_json
+from twolayer.theory import saad_solla
 from twolayer.verbs.evolve import _save_times
 
 ERF = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), noise=0.1)
@@ -59,6 +61,55 @@ def test_verdict_says_no_to_a_wrong_theory():
     )
     assert tree.attrs["outcome"] == "differs"
     assert "differs from DirectSGD" in tree.attrs["verdict"]
+
+
+@pytest.mark.parametrize("plant", ["variance doubled", "time 10% off"])
+def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
+    """The same theory with a wrong factor in its equations of motion; 32 replicas are enough to see it."""
+    true_drift = saad_solla.drift
+
+    def wrong(problem, training, overlaps, moments, variance=1.0):
+        if plant == "variance doubled":
+            return true_drift(problem, training, overlaps, moments, 2.0 * variance)
+        return tuple(1.1 * rate for rate in true_drift(problem, training, overlaps, moments, variance))
+
+    monkeypatch.setattr(saad_solla, "drift", wrong)
+    jax.clear_caches()
+    if plant == "variance doubled":  # the theory then predicts that nothing is learned at all
+        problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(300))
+        training, until = tl.SGD(0.1, constraint=tl.Sphere()), 4.0
+    else:
+        problem = tl.Problem(ERF.target, ERF.student, tl.Gaussian(400), noise=0.1)
+        training, until = tl.SGD(1.5), 6.0
+    tree = tl.compare(problem, training, [tl.DirectSGD(), tl.SaadSolla()], until=until, save=12, replicas=32)
+    jax.clear_caches()
+    assert tree.attrs["outcome"] in ("differs", "finite-d effect"), tree.attrs["verdict"]
+    if plant == "variance doubled":
+        assert tree.attrs["outcome"] == "differs"
+
+
+def test_identical_accounts_agree_in_plain_words():
+    start = tl.GivenOverlaps(np.eye(2), np.eye(2))
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(50), start=start)
+    tree = tl.compare(problem, tl.SGD(1.0), [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=4, replicas=3)
+    assert tree.attrs["outcome"] == "agrees"
+    assert "same within their numerical error" in tree.attrs["verdict"]
+
+
+def test_liberal_arguments():
+    result = tl.compare(
+        ERF, tl.SGD(1.0), (d for d in [tl.SaadSolla()]), until=1, save=np.int64(5), replicas=np.int64(2)
+    )
+    assert list(result.children) == ["SaadSolla"]
+    with pytest.raises(tl.InvalidInput, match="`descriptions`"):
+        tl.compare(ERF, tl.SGD(1.0), tl.SaadSolla())
+
+
+def test_rows_of_no_length_are_refused_on_the_sphere():
+    start = tl.GivenOverlaps(np.zeros((2, 2)), np.zeros((2, 2)))
+    problem = tl.Problem(ERF.target, ERF.student, ERF.inputs, start=start)
+    with pytest.raises(tl.InvalidInput, match="sphere"):
+        tl.evolve(problem, tl.SGD(1.0, constraint=tl.Sphere()), tl.SaadSolla(), until=1.0)
 
 
 def test_a_weak_comparison_says_that_it_is_weak():

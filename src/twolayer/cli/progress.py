@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
 
 
@@ -23,13 +22,11 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
         TextColumn("left"),
     )
     tasks: dict[str, TaskID] = {}
-    lock = threading.Lock()  # a simulation reports from several threads
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
 
         def tell(name: str, fraction: float) -> None:
-            with lock:
-                if name not in tasks:
-                    tasks[name] = bar.add_task(name, total=1.0)
-                bar.update(tasks[name], completed=fraction)
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=1.0)
+            bar.update(tasks[name], completed=fraction)
 
         yield tell

@@ -21,6 +21,9 @@ from twolayer.core.registry import lookup, registered
 
 T = TypeVar("T")
 
+# A larger array (a data set) is written as its shape and digest.
+MAX_NUMBERS = 10_000
+
 
 def encode(value: Any) -> Any:
     """A module, container or number as plain data that JSON can hold."""
@@ -32,7 +35,11 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return encode(np.asarray(value).tolist())
+        plain = np.asarray(value)
+        if plain.size > MAX_NUMBERS:
+            digest = hashlib.sha256(np.ascontiguousarray(plain, dtype="<f8").tobytes()).hexdigest()
+            return {"kind": "array", "shape": list(plain.shape), "sha256": digest}
+        return encode(plain.tolist())
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -85,6 +92,10 @@ def decode(data: Any, expected: type[T], path: str = "") -> T:
             kind = data["kind"]
             if kind == "callable":
                 raise InvalidInput(f"the Python function {data.get('name')!r} cannot be rebuilt from a file.")
+            if kind == "array":
+                raise InvalidInput(
+                    f"the array of shape {data.get('shape')} is known by its digest and must be given again."
+                )
             cls, data = lookup(str(kind), expected), {key: item for key, item in data.items() if key != "kind"}
         elif registered().get(expected.__name__) is expected:
             cls = expected

@@ -15,7 +15,6 @@ class Purpose(enum.IntEnum):
     DATA = 4
     LABEL_NOISE = 5
     DATASET = 6
-    BATCH = 7
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

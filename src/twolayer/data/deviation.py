@@ -3,8 +3,10 @@ r"""How far an account is from the judge, in standard errors, and what that mean
 Replica by replica both accounts begin at the same start, so their difference :math:`\delta` is that of the dynamics.
 Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a correct
 limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about
-:math:`s^2` over the range of the variable. A deviation counts as evidence against the account when it exceeds the
-threshold of Student's t at a family-wise false-alarm rate, after that shift is allowed for.
+:math:`s^2` over the range of the variable.
+
+An account agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond it, the
+deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,13 +46,16 @@ def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviatio
     mean = difference.mean(axis=0)
     scatter = difference.std(axis=0, ddof=1) if replicas > 1 else np.full_like(mean, np.nan)
     standard_error = scatter / np.sqrt(replicas)
-    spread = np.nanmax(ours, initial=-np.inf) - np.nanmin(ours, initial=np.inf)
-    # Scatter at one time is the cause of shifts at later times: the running maximum is what counts.
-    shift = np.maximum.accumulate(_largest_entry(scatter) ** 2, axis=0) / max(float(spread), 1e-300)
-    shift = np.broadcast_to(shift, mean.shape)
+    both = np.concatenate([theirs.ravel(), ours.ravel()])
+    spread = float(np.max(both) - np.min(both))
+    # Scatter at one time is the cause of shifts at later times: the running maximum is what counts. A shift beyond the
+    # scatter itself is no longer a small effect of it.
+    widest = np.maximum.accumulate(_largest_entry(scatter), axis=0)
+    shift = np.broadcast_to(np.minimum(widest**2 / max(spread, ROUNDING), widest), mean.shape)
+    numerical = np.broadcast_to(numerical + ROUNDING * max(1.0, spread), mean.shape)
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(np.abs(mean) <= ROUNDING * max(1.0, float(spread)), 0.0, mean / standard_error)
-    return Deviation(mean, standard_error, scatter, shift, z, np.broadcast_to(numerical, mean.shape), float(spread))
+        z = np.where(np.abs(mean) <= ROUNDING * max(1.0, spread), 0.0, mean / standard_error)
+    return Deviation(mean, standard_error, scatter, shift, z, numerical, spread)
 
 
 def _largest_entry(x: np.ndarray) -> np.ndarray:
@@ -88,10 +93,13 @@ def judge_account(
     replicas = max(judge.sizes["replica"], account.sizes["replica"])
     if min(judge.sizes["replica"], account.sizes["replica"]) == 0:
         return _undecided(account_name, judge_name, "no replica reached the end in both"), {}
-    moved = [name for name in COMPARED if judge[name].size and np.any(judge[name].values != account[name].values)]
-    deviations = {name: deviation(judge, account, name) for name in moved}
+    present = [name for name in COMPARED if judge[name].size]
+    if not all(np.all(np.isfinite(each[name].values)) for each in (judge, account) for name in present):
+        return _undecided(account_name, judge_name, "a replica that reached the end contains NaN"), {}
+    deviations = {name: deviation(judge, account, name) for name in present}
+    deviations = {name: item for name, item in deviations.items() if np.any(np.abs(item.mean) > item.numerical)}
     if not deviations:
-        sentence = f"{account_name} against {judge_name}: the two are identical."
+        sentence = f"{account_name} agrees with {judge_name}: the two are the same within their numerical error."
         return Finding(account_name, judge_name, "agrees", sentence, 0.0, "", np.inf), {}
     if replicas < 2:
         reason = "one replica gives no standard error; ask for more replicas"
@@ -100,15 +108,14 @@ def judge_account(
     limit = threshold(replicas, numbers)
     worst = {name: _worst(item) for name, item in deviations.items()}
     name = max(worst, key=lambda key: worst[key][0])
-    excess, index = worst[name]
+    z, index = worst[name]
     item = deviations[name]
-    size, z = float(np.abs(item.mean[index])), float(np.abs(item.z[index]))
-    scatter = max(float(np.nanmax(entry.scatter)) for entry in deviations.values())
-    shift = max(float(np.nanmax(entry.shift)) for entry in deviations.values())
-    time = float(judge.time.values[index[0]])
-    entry = "".join(f"[{','.join(str(i) for i in index[1:])}]" if len(index) > 1 else "")
-    where = f"{name}{entry} at time {time:.3g}"
-    seen = f"the mean of {replicas} runs is {z:.1f} standard errors ({size:.2g}) away at most, in {where}"
+    size = float(np.abs(item.mean[index]))
+    scatter = max(float(np.max(each.scatter)) for each in deviations.values())
+    shift = max(float(np.max(each.shift)) for each in deviations.values())
+    entry = f"[{','.join(str(i) for i in index[1:])}]" if len(index) > 1 else ""
+    where = f"{name}{entry} at time {float(judge.time.values[index[0]]):.3g}"
+    seen = f"the mean of {replicas} runs is at most {z:.1f} standard errors away ({size:.2g}, in {where})"
     expected = (
         f"single runs at d = {d} scatter by up to {scatter:.2g} around it "
         f"(expected order sqrt(gamma/(p d)) = {finite_d:.2g}), which may shift their mean by about {shift:.2g}"
@@ -116,15 +123,15 @@ def judge_account(
     chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
     missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
     weak = ""
-    if excess <= limit and missed > WEAK:
+    if z <= limit and missed > WEAK:
         outcome, head = "consistent", f"{account_name} is consistent with {judge_name}"
         weak = (
-            f" Where single runs scatter most, a deviation of the risk by {missed:.0%} of its range could have been "
-            "missed: more replicas or a larger d would sharpen this."
+            f" Where single runs scatter most, a deviation of the risk by {min(missed, 1.0):.0%} of its range could "
+            "have been missed: more replicas or a larger d would sharpen this."
         )
-    elif excess <= limit:
+    elif z <= limit:
         outcome, head = "agrees", f"{account_name} agrees with {judge_name}"
-    elif size <= float(item.scatter[index]):
+    elif size <= float(item.scatter[index]) or all(_beyond_shift(each) <= limit for each in deviations.values()):
         outcome = "finite-d effect"
         head = f"{account_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
     else:
@@ -135,8 +142,7 @@ def judge_account(
 
 def _could_miss(item: Deviation, limit: float) -> float:
     """The largest deviation that would have passed, over the range of the mean: the weakness of the comparison."""
-    passed = limit * item.standard_error + item.shift + item.numerical
-    return float(np.nanmax(passed) / max(float(item.spread), 1e-300))
+    return float(np.max(limit * item.standard_error + item.numerical) / max(item.spread, ROUNDING))
 
 
 def _undecided(account_name: str, judge_name: str, reason: str) -> Finding:
@@ -145,10 +151,14 @@ def _undecided(account_name: str, judge_name: str, reason: str) -> Finding:
 
 
 def _worst(item: Deviation) -> tuple[float, tuple[int, ...]]:
+    """The largest deviation in standard errors among the numbers that differ by more than their numerical error."""
+    order = np.where(np.abs(item.mean) > item.numerical, np.abs(item.z), 0.0)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(order)), order.shape))
+    return float(order[index]), index
+
+
+def _beyond_shift(item: Deviation) -> float:
     """The largest deviation in standard errors after the expected shift and the numerical error are allowed for."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        beyond = np.maximum(np.abs(item.mean) - item.shift - item.numerical, 0.0) / item.standard_error
-    # Where the allowance covers everything, the raw deviation still says which number to name.
-    order = np.nan_to_num(beyond) + 1e-9 * np.nan_to_num(np.abs(item.z), posinf=0.0)
-    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(order)), order.shape))
-    return float(np.nan_to_num(beyond, posinf=1e300)[index]), index
+        beyond = (np.abs(item.mean) - item.shift - item.numerical) / item.standard_error
+    return float(np.max(np.where(np.abs(item.mean) > item.shift + item.numerical, beyond, 0.0)))

@@ -39,4 +39,4 @@ def choose(problem: Problem) -> Choice:
         if suits.ok:
             return Choice(engine.build(problem), tuple(refusals))
         refusals.append(Refusal(engine.__name__, suits.reason))
-    raise AssertionError("The last engine of the ladder serves every problem.")
+    raise NotApplicable(f"No engine computes the Gaussian averages of this problem: {refusals[-1].reason}.")

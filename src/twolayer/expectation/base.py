@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a typ
 else:
     from equinox import AbstractVar
 
-ROUNDING = 1e-13
+ROUNDING = 1e-12
 
 
 class Suits(NamedTuple):
@@ -66,10 +66,10 @@ class AbstractEngine(eqx.Module):
         """How it appears in tables and datasets."""
 
 
-def exact_combine(results: tuple[Any, ...]) -> Estimate:
+def exact_combine(results: tuple[Any, ...], rounding: float = ROUNDING) -> Estimate:
     """The combination rule of engines without approximation: rounding is their only error."""
     (value,) = results
-    return Estimate(value, jax.tree.map(lambda x: ROUNDING * (1.0 + abs(x)), value))
+    return Estimate(value, jax.tree.map(lambda x: rounding * (1.0 + abs(x)), value))
 
 
 def estimate(engine: AbstractEngine, problem: Problem, overlaps: Overlaps) -> Estimate:

@@ -12,10 +12,14 @@ from twolayer.core.estimate import Estimate
 from twolayer.core.linalg import root
 from twolayer.expectation.base import AbstractEngine, Suits
 from twolayer.expectation.moments import Moments, fields_from_normals, from_cloud
+from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
 
 SCRAMBLINGS = 8
 LOG2_POINTS = 13
+# The outermost points lie near four deviations: a target whose average is made beyond is not seen, nor is the error.
+REACH = 4.0
+TAIL = 0.1
 # Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight scramblings is further
 # from the truth than this many standard errors about once in ten thousand numbers.
 T_QUANTILE = 7.885
@@ -48,6 +52,10 @@ class Cloud(AbstractEngine):
 
     @classmethod
     def suits(cls, problem: Problem) -> Suits:
+        if tail_share(problem.target, REACH) > TAIL:
+            return Suits(
+                False, f"the target's average is made by fields beyond {REACH:g} deviations, where no points are"
+            )
         return Suits(True)
 
     @classmethod

@@ -12,6 +12,7 @@ from twolayer.core.fields import count, static
 from twolayer.core.linalg import root
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits
 from twolayer.expectation.moments import Moments, fields_from_normals, from_cloud
+from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
 
 MAX_FIELDS = 3
@@ -19,6 +20,9 @@ ORDERS = {1: 96, 2: 64, 3: 40}
 # A rule of half the order is far worse on an analytic function; where convergence is slow the two errors are
 # comparable, and the difference may then be smaller than the error of the finer rule by about this factor.
 SAFETY = 4.0
+# The rule must reach where the average is made: this far out, and missing no more than this part of it.
+REACH = 7.0
+TAIL = 1e-4
 
 
 @lru_cache(maxsize=32)
@@ -32,7 +36,7 @@ def tensor_rule(order: int, fields: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Quadrature(AbstractEngine):
-    """Tensor Gauss-Hermite rule; its error is the difference from the rule of half the order, times a safety factor."""
+    """Tensor Gauss-Hermite rule; its error is the difference from two coarser rules, times a safety factor."""
 
     order: int = static(count("order", low=2, high=128))
     fields: int = static(count("fields"))
@@ -44,6 +48,8 @@ class Quadrature(AbstractEngine):
         fields = problem.p + problem.k
         if problem.student.activation.kinks or not problem.target.is_smooth:
             return Suits(False, "a function with kinks defeats a smooth rule")
+        if tail_share(problem.target, REACH) > TAIL:
+            return Suits(False, "the target grows so fast that the rule does not reach where its average is made")
         if fields > MAX_FIELDS:
             return Suits(False, f"{fields} fields, limit {MAX_FIELDS}")
         return Suits(True)
@@ -54,12 +60,16 @@ class Quadrature(AbstractEngine):
         return cls(ORDERS[fields], fields)
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return (self, Quadrature(self.order // 2, self.fields))
+        # Unrelated orders, one of them odd: rules of even order all miss what happens at the centre.
+        return (self, Quadrature(int(0.7 * self.order) | 1, self.fields), Quadrature(self.order // 2, self.fields))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        fine, coarse = results
-        error = jax.tree.map(lambda x, y: SAFETY * abs(x - y) + ROUNDING * (1.0 + abs(x)), fine, coarse)
-        return Estimate(fine, error)
+        fine = results[0]
+
+        def spread(x: Any, y: Any, z: Any) -> Any:
+            return SAFETY * (abs(x - y) + abs(x - z)) + ROUNDING * (1.0 + abs(x))
+
+        return Estimate(fine, jax.tree.map(spread, *results))
 
     def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
         nodes, weights = tensor_rule(self.order, self.fields)

@@ -13,6 +13,7 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest
@@ -28,13 +29,9 @@ MAX_CONSTANT = 1e9
 MAX_FIELDS = 32
 
 _CONSTANTS = {"pi": math.pi}
-_SMOOTH: dict[str, Callable[..., Any]] = {
-    "exp": jnp.exp,
-    "log": jnp.log,
-    "sqrt": jnp.sqrt,
-    "sin": jnp.sin,
-    "cos": jnp.cos,
-}
+_SMOOTH: dict[str, Callable[..., Any]] = {"exp": jnp.exp, "sin": jnp.sin, "cos": jnp.cos}
+# Smooth where their argument is positive: sqrt(1 + z1**2) is, sqrt(z1**2) is not.
+_ROOTS: dict[str, Callable[..., Any]] = {"log": jnp.log, "sqrt": jnp.sqrt}
 _KINKED: dict[str, Callable[..., Any]] = {
     "abs": jnp.abs,
     "sign": jnp.sign,
@@ -51,7 +48,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _function_names() -> list[str]:
-    return [*_SMOOTH, *_KINKED, *activation_names(), *(f"he{n}" for n in range(1, MAX_POWER + 1))]
+    return [*_SMOOTH, *_ROOTS, *_KINKED, *activation_names(), *(f"he{n}" for n in range(1, MAX_POWER + 1))]
 
 
 def _activation(name: str) -> AbstractActivation | None:
@@ -146,11 +143,22 @@ class Expression(eqx.Module):
     @property
     def is_smooth(self) -> bool:
         """Whether no function in it has a kink or a jump."""
-        called = [
-            n.func.id for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
-        ]
-        kinked = [name for name in called if name in _KINKED or ((act := _activation(name)) is not None and act.kinks)]
-        return not kinked
+        calls = [n for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+        for call in calls:
+            name = call.func.id  # pyright: ignore[reportAttributeAccessIssue]
+            activation = _activation(name)
+            if name in _KINKED or (activation is not None and activation.kinks):
+                return False
+            if name in _ROOTS and not self._is_positive(call.args[0]):
+                return False
+        return True
+
+    def _is_positive(self, node: ast.expr) -> bool:
+        """Whether a part of the formula stays clear of zero, on lines through the space of the fields."""
+        line = np.linspace(-8.0, 8.0, 161)
+        directions = [*np.eye(max(self.fields, 1)), np.ones(max(self.fields, 1))]
+        fields = np.concatenate([line[:, None] * direction for direction in directions])
+        return bool(np.all(np.asarray(_evaluate(node, list(fields.T))) > 1e-3))
 
     def polynomial(self, k: int) -> Polynomial | None:
         """The formula as a polynomial in k fields, or None when it is not one."""
@@ -179,8 +187,9 @@ def _evaluate(node: ast.expr, fields: Sequence[Any]) -> Any:
             return _CONSTANTS[name] if name in _CONSTANTS else fields[_field_index(name) or 0]
         case ast.Call(ast.Name(name), args):
             values = [jnp.asarray(_evaluate(argument, fields)) for argument in args]
-            if name in _SMOOTH or name in _KINKED:
-                return (_SMOOTH | _KINKED)[name](*values)
+            functions = _SMOOTH | _ROOTS | _KINKED
+            if name in functions:
+                return functions[name](*values)
             return as_activation(name)(values[0])
     raise AssertionError(f"A node passed the whitelist that has no meaning: {ast.dump(node)}.")
 

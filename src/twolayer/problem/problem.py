@@ -50,6 +50,10 @@ class Problem(eqx.Module):
     def __check_init__(self):
         if isinstance(self.inputs, Samples) != isinstance(self.target, Labels):
             raise InvalidInput("The target `Labels()` and the inputs `Samples(X, y)` go together: use both or neither.")
+        if isinstance(self.target, Labels) and not is_traced(self.noise) and float(self.noise) != 0.0:
+            raise InvalidInput(
+                f"Argument `noise` must be 0 with `Samples`, whose labels are as they are, but is {self.noise}."
+            )
         if self.d < self.k + 1:
             raise InvalidInput(
                 f"Argument `d` must exceed the number of target directions k = {self.k}, but is {self.d}."

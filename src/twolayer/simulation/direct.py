@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
@@ -26,7 +27,7 @@ from twolayer.description import (
     first_crossing,
 )
 from twolayer.expectation import choose, risk_along
-from twolayer.problem import Overlaps, Problem, Samples, embed
+from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.training import SGD
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
@@ -34,9 +35,10 @@ from twolayer.training import SGD
 BLOCK_NUMBERS = 2**14
 GROUP = 8
 GROUP_NUMBERS = 2**13
+GROUP_MEMORY = 2**23
 PART_NUMBERS = 2**20
 CALL_NUMBERS = 2**26
-MAX_NUMBERS = 2**31
+MAX_NUMBERS = 2**28
 
 
 class Weights(NamedTuple):
@@ -111,6 +113,15 @@ def _layout(problem: Problem, training: SGD) -> _Layout:
     return _Layout(batch, 1, -(-batch // size), size)
 
 
+def _group_size(problem: Problem, training: SGD) -> int:
+    """Replicas advanced together: what fits the cache, and their draws and fixed sets the memory."""
+    layout = _layout(problem, training)
+    drawn = problem.d * (layout.part_size if layout.parts > 1 else layout.steps_per_block * layout.batch)
+    fixed = problem.d * (0 if isinstance(problem.inputs, Samples) else training.set_size(problem) or 0)
+    fitting = GROUP_MEMORY // max(drawn, fixed // 16, 1)
+    return max(1, min(max(GROUP, GROUP_NUMBERS // problem.d), fitting))
+
+
 def _stride(problem: Problem, training: SGD, replicas: int) -> int:
     """Steps taken in one call: about half a second of work, so that an interruption is noticed soon."""
     layout = _layout(problem, training)
@@ -140,6 +151,11 @@ class DirectSGD(AbstractDescription):
         if size > MAX_NUMBERS:
             reason = f"weights or a fixed set of {size:.3g} numbers do not fit in memory; lower `d`."
             return Applies(False, Exactness.EXACT, reason)
+        if isinstance(problem.inputs, Gaussian):
+            try:
+                choose(problem)  # the risk of a run is an average over the inputs
+            except NotApplicable as refusal:
+                return Applies(False, Exactness.EXACT, str(refusal))
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
@@ -147,7 +163,7 @@ class DirectSGD(AbstractDescription):
         problem, training = as_data((problem, training))
         # In few dimensions more replicas fit together. Groups follow one another: two JAX programs on two threads would
         # wait for each other's share of the same pool.
-        width = min(plan.replicas, max(GROUP, GROUP_NUMBERS // problem.d))
+        width = min(plan.replicas, _group_size(problem, training))
         # The last group is filled up with its last replica, so that every group has the same compiled shape.
         firsts = range(0, plan.replicas, width)
         finished: list[_Trajectory] = []
@@ -225,7 +241,7 @@ class _Trajectory(NamedTuple):
 def _alive(path: _Trajectory, limit: float) -> np.ndarray:
     lengths = np.diagonal(path.Q, axis1=-2, axis2=-1)
     with np.errstate(invalid="ignore"):
-        return np.all(lengths < limit, axis=-1) & np.all(np.isfinite(path.a), axis=-1)
+        return np.all(lengths < limit, axis=-1) & np.all(path.a**2 < limit, axis=-1)
 
 
 @eqx.filter_jit

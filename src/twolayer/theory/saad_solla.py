@@ -13,12 +13,14 @@ from twolayer.core.linalg import symmetrise
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
 from twolayer.expectation import AbstractEngine, Moments, choose
-from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.integrate import Solution, solve
 from twolayer.training import SGD
 
 # The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0
+# ... and from a start moved by this much, a few times the rounding of a number of order one.
+NUDGE = 1e-15
 
 
 def drift(
@@ -26,7 +28,6 @@ def drift(
     training: SGD,
     overlaps: Overlaps,
     moments: Moments,
-    squared_lengths: Float[Array, " p"],
     variance: float = 1.0,
 ) -> tuple[Float[Array, "p p"], Float[Array, "p k"], Float[Array, " p"]]:
     r"""Time derivatives of Q, M and a in the limit d to infinity with :math:`n_b = o(d)`.
@@ -49,8 +50,6 @@ def drift(
         What is learned, how, and where it stands.
     moments
         Gaussian moments at these overlaps.
-    squared_lengths
-        :math:`N_j`, used on the sphere alone.
     variance
         1 with and 0 without the variance term (gradient flow).
 
@@ -76,9 +75,11 @@ def drift(
     dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var) - 2.0 * decay * Q
     da = training.layer_ratio * moments.chi
     if training.is_spherical:
-        growth = jnp.diagonal(dQ) / squared_lengths
+        # The length at hand, not the initial one: a deviation by rounding would grow wherever Phi_jj < 0.
+        growth = jnp.diagonal(dQ) / jnp.diagonal(Q)
         dM = dM - 0.5 * M * growth[:, None]
         dQ = dQ - 0.5 * Q * (growth[:, None] + growth[None, :])
+        dQ = dQ - jnp.diag(jnp.diagonal(dQ))
     return dQ, dM, da
 
 
@@ -89,7 +90,6 @@ class _Args(eqx.Module):
     training: SGD
     engine: AbstractEngine
     P: Float[Array, "k k"]
-    squared_lengths: Float[Array, " p"]
     variance: float
     limit: Any
     threshold: Any
@@ -98,14 +98,14 @@ class _Args(eqx.Module):
 def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     moments = args.engine.moments(args.problem, overlaps)
-    return drift(args.problem, args.training, overlaps, moments, args.squared_lengths, args.variance)
+    return drift(args.problem, args.training, overlaps, moments, args.variance)
 
 
 def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
-    return jnp.max(jnp.diagonal(state[0])) > args.limit
+    return jnp.maximum(jnp.max(jnp.diagonal(state[0])), jnp.max(state[2] ** 2)) > args.limit
 
 
-def _above_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
+def _risk_over_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     return args.engine.moments(args.problem, overlaps).excess_risk - args.threshold
 
@@ -145,6 +145,8 @@ class SaadSolla(AbstractDescription):
 
         if not isinstance(problem.inputs, Gaussian):
             return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
+        if not isinstance(problem.loss, Square):
+            return no(f"it describes the square loss, but `problem.loss` is {problem.loss}.")
         if not training.is_fresh:
             return no(
                 f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
@@ -173,18 +175,17 @@ class SaadSolla(AbstractDescription):
         limit: Any = jnp.inf,
         threshold: Any = None,
     ) -> Solution:
-        """The solution from one start at the given times: pure JAX, so that it can be differentiated and mapped.
+        """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
 
         It ends early where a squared row length exceeds ``limit``.
         With a ``threshold`` the solution ends where the excess risk falls to it, and only that end is returned.
         """
         locate = threshold is not None
-        squared = jnp.diagonal(start.Q)
-        args = _Args(problem, training, engine, start.P, squared, float(self.variance), limit, threshold)
+        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold)
         rtol = looser * jnp.maximum(self.rtol, engine.rtol)
         atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
         state = (start.Q, start.M, start.a)
-        stop = _above_threshold if locate else _has_diverged
+        stop = _risk_over_threshold if locate else _has_diverged
         return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
@@ -194,21 +195,23 @@ class SaadSolla(AbstractDescription):
         times = jnp.asarray(plan.times)
         data = as_data((self, problem, training))
 
-        def follow(variant: AbstractEngine, looser: float) -> Any:
-            return jax.device_get(
-                _trajectories(variant, *data, plan.starts, times, np.asarray(plan.limit), np.asarray(looser))
-            )
+        def follow(variant: AbstractEngine, looser: float, starts: Overlaps = plan.starts) -> Any:
+            limits = np.asarray(plan.limit), np.asarray(looser)
+            return jax.device_get(_trajectories(variant, *data, starts, times, *limits))
 
         results = []
         for number_done, variant in enumerate(variants):
             results.append(follow(variant, 1.0))
             plan.progress((number_done + 1) / work)
-        loose, _, _ = follow(variants[0], LOOSER)
+        loose = [follow(variants[0], LOOSER, _nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
         plan.progress((len(variants) + 1) / work)
 
         combined = engine.combine(tuple(paths for paths, _, _ in results))
-        integration = jax.tree.map(lambda fine, coarse: np.abs(fine - coarse), results[0][0], loose)
-        error = jax.tree.map(lambda x, y: np.asarray(x + y), combined.error, integration)
+        integration = jax.tree.map(
+            lambda fine, one, other: np.maximum(np.abs(fine - one), np.abs(fine - other)), results[0][0], *loose
+        )
+        # What has once gone apart may come together again at a common fixed point: the error does not shrink with time.
+        error = jax.tree.map(lambda x, y: np.maximum.accumulate(x + y, axis=1), combined.error, integration)
         Q, M, a, risk = (np.asarray(x) for x in combined.value)
         flat = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in error[:3]]
 
@@ -219,8 +222,18 @@ class SaadSolla(AbstractDescription):
         if plan.risk_threshold is not None:
             crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
             plan.progress(1.0)
-        largest = np.max(flat, axis=0)
-        return Record(Q, M, a, risk, error[3], largest, status.astype(np.int8), np.asarray(crossing), engine.name)
+        return Record(
+            Q, M, a, risk, error[3], np.max(flat, axis=0), status.astype(np.int8), np.asarray(crossing), engine.name
+        )
+
+
+def _nudged(starts: Overlaps, sign: float) -> Overlaps:
+    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
+    rng = np.random.default_rng(0)
+    size = sign * NUDGE
+    moved = [np.asarray(x) + size * rng.standard_normal(x.shape) * (1.0 + np.abs(x)) for x in (starts.Q, starts.M)]
+    Q = 0.5 * (moved[0] + np.swapaxes(moved[0], -1, -2))
+    return Overlaps(jnp.asarray(Q), jnp.asarray(moved[1]), starts.P, starts.a)
 
 
 @eqx.filter_jit

@@ -152,4 +152,5 @@ class SGD(eqx.Module):
     def clock(self, problem: Problem) -> Clock:
         """How steps, time and samples convert into one another."""
         batch = self.samples_per_step(problem)
-        return Clock(time_per_sample=np.asarray(self.learning_rate) / (problem.p * problem.d), samples_per_step=batch)
+        rate = np.asarray(self.learning_rate, dtype=np.float64)
+        return Clock(time_per_sample=rate / (problem.p * problem.d), samples_per_step=batch)

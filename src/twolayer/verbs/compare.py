@@ -12,7 +12,7 @@ from twolayer.data import Finding, judge_account
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
 from twolayer.training import SGD
-from twolayer.verbs.evolve import Interrupted, asked, check_ended, make_plan, run
+from twolayer.verbs.evolve import Interrupted, check_ended, make_plan, run
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 def compare(
     problem: Problem,
     training: SGD,
-    descriptions: Sequence[AbstractDescription],
+    descriptions: Any,
     *,
     until: float | int = 20.0,
-    save: int | Sequence[float] | np.ndarray = 100,
-    replicas: int = 16,
-    seed: int = 0,
+    save: Any = 100,
+    replicas: Any = 16,
+    seed: Any = 0,
     risk_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
@@ -47,6 +47,9 @@ def compare(
     errors), ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes
     hold ``verdict`` (words), ``outcome`` (one word) and ``judge``.
     """
+    if isinstance(descriptions, AbstractDescription):
+        raise InvalidInput("Argument `descriptions` must be a list of descriptions, but is a single one.")
+    descriptions = tuple(descriptions)
     if not descriptions:
         raise InvalidInput("Argument `descriptions` must name at least one description.")
     for description in descriptions:
@@ -58,8 +61,7 @@ def compare(
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     with double():
-        plan = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
-        told = asked(until, save, replicas, seed)
+        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             try:

@@ -1,6 +1,6 @@
 """The verb that checks, runs and labels one description."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.fields import count, instance, number
+from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
@@ -38,9 +38,9 @@ def evolve(
     description: AbstractDescription,
     *,
     until: float | int = 20.0,
-    save: int | Sequence[float] | np.ndarray = 100,
-    replicas: int = 1,
-    seed: int = 0,
+    save: Any = 100,
+    replicas: Any = 1,
+    seed: Any = 0,
     risk_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
@@ -75,8 +75,8 @@ def evolve(
     A labelled dataset with dimensions replica, time, i, j, r, s.
     """
     with double():
-        plan = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
-        dataset, interrupted = run(problem, training, description, plan, asked(until, save, replicas, seed), progress)
+        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
+        dataset, interrupted = run(problem, training, description, plan, told, progress)
     if interrupted:
         raise Interrupted(dataset)
     if throw:
@@ -84,26 +84,16 @@ def evolve(
     return dataset
 
 
-def asked(until: float | int, save: int | Sequence[float] | np.ndarray, replicas: int, seed: int) -> dict[str, Any]:
-    """What the verb was told, for the record."""
-    return {
-        "until": float(until),
-        "save": save if isinstance(save, int) else [float(time) for time in save],
-        "replicas": replicas,
-        "seed": seed,
-    }
-
-
 def make_plan(
     problem: Problem,
     training: SGD,
     until: float | int,
-    save: int | Sequence[float] | np.ndarray,
-    replicas: int,
-    seed: int,
+    save: Any,
+    replicas: Any,
+    seed: Any,
     risk_threshold: float | int | None = None,
-) -> Plan:
-    """Check what is asked, and draw the starts."""
+) -> tuple[Plan, dict[str, Any]]:
+    """Check what is asked, and draw the starts; also what was asked in plain numbers, for the record."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
     until = number("until", above=0.0)(until)
@@ -120,8 +110,13 @@ def make_plan(
     if steps > MAX_STEPS:
         raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
     save_steps = np.unique(clock.steps(_save_times(save, until, float(clock.time_per_step))))
+    times = [float(time) for time in save] if np.ndim(save) else int(save)  # pyright: ignore[reportArgumentType]
     keys = _replica_keys(seed, replicas)
-    return Plan(_draw(problem, keys), keys, save_steps, clock.time(save_steps), risk_threshold)
+    starts = _draw(as_data(problem), keys)
+    if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
+        raise InvalidInput("On the sphere every row needs a length, but a row of the start is zero.")
+    told = {"until": until, "save": times, "replicas": replicas, "seed": seed, "risk_threshold": risk_threshold}
+    return Plan(starts, keys, save_steps, clock.time(save_steps), risk_threshold), told
 
 
 def _save_times(save: Any, until: float | int, step: float) -> np.ndarray:
@@ -185,12 +180,12 @@ def check_ended(dataset: "xr.Dataset") -> None:
     if not status.any():
         return
     broken = np.flatnonzero(status)
-    first = broken[0]
-    ends = [float(dataset.time.values[np.isfinite(dataset.risk.values[replica]).sum() - 1]) for replica in broken]
-    name = dataset.attrs["description"]
+    worst = Status(int(status[broken[0]]))
+    finite = np.isfinite(dataset.risk.values[broken])
+    reached = [float(dataset.time.values[row.argmin() - 1]) if row[0] else 0.0 for row in finite]
+    remedy = "lower the learning rate" if worst is Status.DIVERGED else "raise `max_steps` or loosen the tolerance"
     raise ComputationFailed(
-        f"`{name}` did not reach the end in {len(broken)} of {len(status)} replicas, the first at time {min(ends):.3g} "
-        f"(last saved point; {Status(int(status[first])).sentence}): lower the learning rate. "
-        "The result up to there is kept.",
+        f"`{dataset.attrs['description']}` did not reach the end in {len(broken)} of {len(status)} replicas, the first "
+        f"soon after time {min(reached):.3g} ({worst.sentence}): {remedy}. The result up to there is kept.",
         dataset,
     )

@@ -26,6 +26,8 @@ from twolayer.expectation.moments import Moments
 from twolayer.problem import Overlaps, Problem
 
 MAX_TERMS = 20_000
+# Terms of high degree cancel: at degree six, the highest served, all but five digits of rounding are lost.
+CANCELLATION = 2e-11
 
 
 class Table(NamedTuple):
@@ -132,7 +134,7 @@ class PolynomialTables(AbstractEngine):
         return (self,)
 
     def combine(self, results: tuple) -> Estimate:
-        return exact_combine(results)
+        return exact_combine(results, CANCELLATION)
 
     def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
         p, k, omega = problem.p, problem.k, overlaps.omega

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, first_line
 from twolayer.core.fields import array, count, flag, is_traced, leaf, static
 from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
+from twolayer.core.precision import double
 from twolayer.core.registry import register
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, Expression
 from twolayer.problem.targets.base import AbstractTarget, Units
@@ -19,16 +20,20 @@ from twolayer.problem.targets.base import AbstractTarget, Units
 
 def check_values(target: AbstractTarget, name: str) -> None:
     """A target must give one finite number for ordinary fields; fails before anything is compiled."""
-    fields = np.random.default_rng(0).standard_normal((32, target.k)).astype(np.float32)
+    random = np.random.default_rng(0).standard_normal((31, target.k))
+    line = np.linspace(-8.0, 8.0, 33)  # rare fields count as well: a simulation meets them
+    along = [line[:, None] * direction for direction in (*np.eye(target.k), np.ones(target.k))]
+    fields = np.concatenate([random, *along])
     try:
-        values = np.asarray(target(jnp.asarray(fields)))
+        with double():
+            values = np.asarray(target(jnp.asarray(fields)))
     except InvalidInput:
         raise
     except Exception as error:  # whatever a user's function raises, the answer is the same sentence
         raise InvalidInput(
             f"Argument `{name}` must map {target.k} fields to one number, but fails: {first_line(error)}"
         ) from None
-    if values.shape != (32,):
+    if values.shape != fields.shape[:1]:
         raise InvalidInput(
             f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
         )
