@@ -5,8 +5,8 @@ Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects o
 limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about
 :math:`s^2` over the range of the variable.
 
-An account agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond it, the
-deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
+An account agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond it,
+the deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,12 +109,13 @@ def judge_account(
     worst = {name: _worst(item) for name, item in deviations.items()}
     name = max(worst, key=lambda key: worst[key][0])
     z, index = worst[name]
+    at, *place = index
     item = deviations[name]
     size = float(np.abs(item.mean[index]))
     scatter = max(float(np.max(each.scatter)) for each in deviations.values())
     shift = max(float(np.max(each.shift)) for each in deviations.values())
-    entry = f"[{','.join(str(i) for i in index[1:])}]" if len(index) > 1 else ""
-    where = f"{name}{entry} at time {float(judge.time.values[index[0]]):.3g}"
+    entry = f"[{','.join(map(str, place))}]" if place else ""
+    where = f"{name}{entry} at time {float(judge.time.values[at]):.3g}"
     seen = f"the mean of {replicas} runs is at most {z:.1f} standard errors away ({size:.2g}, in {where})"
     expected = (
         f"single runs at d = {d} scatter by up to {scatter:.2g} around it "
