@@ -20,7 +20,10 @@ def tail_share(target: AbstractTarget, reach: float) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.exp(2.0 * np.log(np.abs(values) + 1e-300) - 0.5 * z**2)
         total = np.sum(density)
-        shares.append(float(np.sum(density[np.abs(z) > reach]) / total) if 0.0 < total < np.inf else 1.0)
+        if not np.isfinite(total):
+            return 1.0
+        # A target that vanishes along a line has no average there to miss.
+        shares.append(float(np.sum(density[np.abs(z) > reach]) / total) if np.any(values != 0.0) else 0.0)
     return max(shares)
 
 
