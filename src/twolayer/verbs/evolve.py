@@ -185,7 +185,8 @@ def check_ended(dataset: "xr.Dataset") -> None:
     reached = [float(dataset.time.values[row.argmin() - 1]) if row[0] else 0.0 for row in finite]
     remedy = "lower the learning rate" if worst is Status.DIVERGED else "raise `max_steps` or loosen the tolerance"
     raise ComputationFailed(
-        f"`{dataset.attrs['description']}` did not reach the end in {len(broken)} of {len(status)} replicas; the first has "
-        f"its last good point at time {min(reached):.3g} ({worst.sentence}): {remedy}. The result up to there is kept.",
+        f"`{dataset.attrs['description']}` did not reach the end in {len(broken)} of {len(status)} replicas; the first "
+        f"has its last good point at time {min(reached):.3g} ({worst.sentence}): {remedy}. "
+        "The result up to there is kept.",
         dataset,
     )
