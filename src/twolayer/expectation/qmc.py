@@ -1,5 +1,6 @@
 """Randomised quasi-Monte Carlo: any function of any number of fields."""
 
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -25,6 +26,7 @@ TAIL = 0.1
 T_QUANTILE = 7.885
 
 
+@lru_cache(maxsize=64)
 def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
     """One scrambled Sobol cloud of standard normals, with its mirror image."""
     from scipy.special import ndtri

@@ -51,3 +51,6 @@ class Custom(AbstractActivation):
 
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return jnp.vectorize(self.function)(x)
+
+    def __repr__(self) -> str:
+        return f"Custom({getattr(self.function, '__name__', 'a function')})"
