@@ -60,7 +60,7 @@ RC: Any = {  # the names of settings are a type of their own in matplotlib
     "savefig.dpi": 200,
     "pdf.fonttype": 42,  # fonts are embedded whole, as journals ask
     "figure.constrained_layout.h_pad": 0.03,
-    "figure.constrained_layout.w_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.06,
 }
 
 
