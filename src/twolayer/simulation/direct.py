@@ -136,7 +136,7 @@ class DirectSGD(AbstractDescription):
     .. math:: w_j^+ = w_j - \frac{\gamma}{d}\,\partial_{w_j} \sum_\nu \ell^\nu
 
     Exact at finite d, by construction. Weights are kept in double precision. Inputs are drawn in single precision by
-    default (``draws="single"``), whose law differs from the Gaussian by less than :math:`10^{-7}` in every probability;
+    default (``draws="single"``), whose law differs from the Gaussian by about :math:`10^{-7}` in any probability;
     ``"double"`` is there to check that. Checked against: a plain NumPy loop, the exact one-step mean, the ODE limit.
     """
 
