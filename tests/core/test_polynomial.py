@@ -12,8 +12,12 @@ from twolayer.core.polynomial import (
     Polynomial,
     compose,
     constant,
+    divisors,
     from_coefficients,
     hermite,
+    in_hermite,
+    over_integers,
+    square,
     unknown,
 )
 
@@ -84,3 +88,43 @@ def test_the_degree_is_limited():
     assert (x**MAX_DEGREE).degree == MAX_DEGREE
     with pytest.raises(InvalidInput, match="degree"):
         x ** (MAX_DEGREE + 1)
+
+
+@given(polynomials)
+def test_whole_coefficients_are_exact(f):
+    whole, denominator = over_integers(f.terms)
+    assert {exponents: c / denominator for exponents, c in whole.items()} == dict(f.terms)
+    squared = Polynomial(3, {exponents: c / denominator**2 for exponents, c in square(whole).items()})
+    assert squared == f * f  # quarters of whole numbers: floating point is exact here, too
+
+
+def test_numbers_with_many_digits_stay_exact():
+    whole, denominator = over_integers({(1,): 0.1, (0,): 1e9})
+    assert (whole[(1,)] / denominator, whole[(0,)] / denominator) == (0.1, 1e9)
+    assert over_integers({}) == ({}, 1) and square({}) == in_hermite({}) == {}
+
+
+@given(polynomials)
+def test_hermite_polynomials_of_several_unknowns_add_up_to_the_same(f):
+    whole, denominator = over_integers(f.terms)
+    total = constant(3, 0.0)
+    for exponents, coefficient in in_hermite(whole).items():
+        term = constant(3, coefficient / denominator)
+        for index, degree in enumerate(exponents):
+            term = term * compose(hermite(degree), unknown(3, index))
+        total = total + term
+    assert total == f
+
+
+@pytest.mark.parametrize("n", range(13))
+def test_hermite_of_a_hermite_polynomial_is_one_term(n):
+    whole, denominator = over_integers(from_coefficients(hermite(n)).terms)
+    assert in_hermite(whole) == {(n,): denominator}
+
+
+def test_divisors():
+    found, largest = divisors([(0, 1), (2, 1), (0, 2)], limit=100)
+    assert found == {(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2)}
+    assert sorted(largest) == [(0, 2), (2, 1)]
+    # Counting stops at the limit: this one has 3^32 divisors.
+    assert 1000 < len(divisors([(2,) * 32], limit=1000)[0]) < 2000

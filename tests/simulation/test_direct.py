@@ -89,7 +89,7 @@ def test_mean_of_one_step_is_the_exact_conditional_mean(batch):
     result = tl.evolve(problem, training, tl.DirectSGD(), until=step, save=2, replicas=replicas)
     Q, M, a = np.asarray(start.Q), np.asarray(start.M), np.array([1.0, 2.0])
     overlaps = Overlaps(jnp.asarray(Q), jnp.asarray(M), jnp.eye(k), jnp.asarray(a))
-    m = choose(problem).engine.moments(problem, overlaps)
+    m = choose(problem).moments(problem, overlaps)
     rate = gamma * batch / d  # gamma_d
     change = result.M.values[:, -1] - M
     error = change.std(0) / np.sqrt(replicas)

@@ -248,7 +248,7 @@ def test_the_solution_can_be_differentiated():
     import jax
     import jax.numpy as jnp
 
-    from twolayer.expectation import SquareUnits
+    from twolayer.expectation import choose
     from twolayer.problem import Overlaps
 
     problem = phase_retrieval(0.2, 0.1)
@@ -257,9 +257,8 @@ def test_the_solution_can_be_differentiated():
 
     def m(gamma):
         training = tl.SGD(gamma, constraint=tl.Sphere())
-        return (
-            tl.SaadSolla(max_steps=256).trajectory(SquareUnits(), problem, training, start, times).states[1][-1, 0, 0]
-        )
+        solution = tl.SaadSolla(max_steps=256).trajectory(choose(problem), problem, training, start, times)
+        return solution.states[1][-1, 0, 0]
 
     h = 1e-6
     exact = [np.sqrt(logistic(0.2, 0.05 + s * h, 0.1, 0.7)) for s in (-1, 1)]

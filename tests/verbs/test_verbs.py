@@ -211,9 +211,13 @@ def test_explain_lists_what_applies_and_why_not():
     text = str(tl.explain(ERF, tl.SGD(1.0, momentum=0.5)))
     assert "DirectSGD    yes" in text
     assert "SaadSolla    no" in text and "momentum" in text
-    assert "closed form (erf)" in text
-    relu = tl.Problem(tl.SingleIndex("tanh"), tl.Student(1, "relu"), tl.Gaussian(100))
+    assert "closed form (thresholds)" in text
+    relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(1, "relu"), tl.Gaussian(100))
     explanation = tl.explain(relu, tl.SGD(1.0))
-    assert ("Quadrature", "a function with kinks defeats a smooth rule") in [tuple(row) for row in explanation.refused]
-    assert all(row.error > 1e-9 for row in explanation.moments)
+    low, high = explanation.moments[0], explanation.moments[-1]
+    assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 2)
+    assert "slices" in low.engine and low.error < 1e-6
+    assert "QMC" in high.engine and high.error > 1e-6
+    assert ("Quadrature", "a function with kinks defeats a smooth rule") in high.refused
+    assert "as above; " in str(explanation)
     json.dumps(explanation.to_dict(), allow_nan=False)

@@ -11,14 +11,38 @@ def symmetrise(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
     return 0.5 * (A + A.T)
 
 
+# Square roots of eigenvalues below this part of the largest are rounding.
+NULL = 1e-7
+
+
+@jax.custom_jvp
 def root(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The symmetric square root of a positive semi-definite matrix.
+    r"""The symmetric square root of a positive semi-definite matrix.
 
     Eigenvalues below zero, which only rounding can cause, count as zero. Unlike a Cholesky factor it exists and is
     continuous at singular matrices: perfect recovery, duplicate neurons, more neurons than dimensions.
+
+    Its derivative solves :math:`R\,dR + dR\,R = dA`. Within the null space the root has no derivative, and zero is
+    taken: derivatives through singular matrices are finite.
     """
+    values, vectors = _roots(A)
+    return (vectors * values[None, :]) @ vectors.T
+
+
+@root.defjvp
+def _root_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    values, vectors = _roots(primals[0])
+    sums = values[:, None] + values[None, :]
+    is_free = sums > NULL * jnp.max(values)
+    turned = vectors.T @ symmetrise(tangents[0]) @ vectors
+    derivative = jnp.where(is_free, turned / jnp.where(is_free, sums, 1.0), 0.0)
+    return (vectors * values[None, :]) @ vectors.T, vectors @ derivative @ vectors.T
+
+
+def _roots(A: Array) -> tuple[Array, Array]:
+    """Square roots of the eigenvalues, and the eigenvectors."""
     values, vectors = jnp.linalg.eigh(symmetrise(A))
-    return (vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]) @ vectors.T
+    return jnp.sqrt(jnp.maximum(values, 0.0)), vectors
 
 
 def pair_positions(n: int) -> Int[np.ndarray, "n n"]:

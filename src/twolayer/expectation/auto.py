@@ -1,42 +1,201 @@
-"""The choice of an engine: made once, before anything is compiled, with every refusal and its reason recorded."""
+"""The choice of engines: made for each moment, before anything is compiled, with every refusal recorded."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from twolayer.core.errors import NotApplicable
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.errors import InvalidInput, NotApplicable, nearest
+from twolayer.core.estimate import Estimate
+from twolayer.core.fields import number, static
+from twolayer.core.registry import register
 from twolayer.expectation.base import AbstractEngine
-from twolayer.expectation.closed.erf import ErfUnits
 from twolayer.expectation.closed.polynomial import PolynomialTables
-from twolayer.expectation.closed.relu import ReluUnits
 from twolayer.expectation.closed.square import SquareUnits
-from twolayer.expectation.qmc import Cloud
+from twolayer.expectation.closed.units import ThresholdUnits
+from twolayer.expectation.moments import MOMENTS, Moments
+from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
-from twolayer.problem import Gaussian, Problem
+from twolayer.expectation.series import Series
+from twolayer.expectation.slices import Slices
+from twolayer.expectation.tilted import Tilted
+from twolayer.problem import Gaussian, Overlaps, Problem
 
-LADDER: tuple[type[AbstractEngine], ...] = (ErfUnits, ReluUnits, SquareUnits, PolynomialTables, Quadrature, Cloud)
+# Asked in this order: closed forms, exact polynomials, rules in few dimensions, many points.
+ENGINES: dict[str, type[AbstractEngine]] = {
+    engine.__name__: engine
+    for engine in (
+        ThresholdUnits,
+        SquareUnits,
+        PolynomialTables,
+        Tilted,
+        Series,
+        Slices,
+        Quadrature,
+        Cloud,
+        MonteCarlo,
+    )
+}
 
 
 class Refusal(NamedTuple):
-    """An engine that was asked and does not serve."""
+    """An engine that was asked for a moment and does not serve."""
 
+    moment: str
     engine: str
     reason: str
 
 
-class Choice(NamedTuple):
-    """The engine that serves a problem, and those asked before it."""
+class Chosen(eqx.Module):
+    """The engines that serve a problem, each with its moments, and those asked before them."""
 
-    engine: AbstractEngine
-    refusals: tuple[Refusal, ...]
+    engines: tuple[AbstractEngine, ...]
+    serves: tuple[tuple[str, ...], ...] = eqx.field(static=True)
+    refusals: tuple[Refusal, ...] = eqx.field(static=True)
+
+    def engine_of(self, moment: str) -> AbstractEngine:
+        """The engine that serves the moment."""
+        return next(engine for engine, names in zip(self.engines, self.serves, strict=True) if moment in names)
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        """The wanted moments at the overlaps, each by its engine."""
+        found: dict[str, Array] = {}
+        for engine, names in zip(self.engines, self.serves, strict=True):
+            asked = tuple(name for name in wanted if name in names)
+            if asked:
+                found |= engine.parts(problem, overlaps, asked)
+        return {name: found[name] for name in wanted}
+
+    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
+        """All moments at the overlaps."""
+        return Moments(**self.parts(problem, overlaps, MOMENTS))
+
+    def variants(self) -> tuple["Chosen", ...]:
+        """The engines with one of them at a time replaced by one of its variants."""
+        first = tuple(engine.variants()[0] for engine in self.engines)
+        replaced = [
+            (*first[:position], variant, *first[position + 1 :])
+            for position, engine in enumerate(self.engines)
+            for variant in engine.variants()[1:]
+        ]
+        return tuple(Chosen(engines, self.serves, self.refusals) for engines in (first, *replaced))
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        """Value and error from the results of the variants: corrections and errors of the engines add up."""
+        first, rest = results[0], results[1:]
+        value, error = first, jax.tree.map(lambda x: 0.0 * abs(x), first)
+        for engine in self.engines:
+            number_of_others = len(engine.variants()) - 1
+            own, rest = rest[:number_of_others], rest[number_of_others:]
+            part = engine.combine((first, *own))
+            value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, first)
+            error = jax.tree.map(lambda total, x: total + x, error, part.error)
+        return Estimate(value, error)
+
+    @property
+    def rtol(self) -> float:
+        """The coarsest of the engines: integrating more finely is wasted."""
+        return max(engine.rtol for engine in self.engines)
+
+    @property
+    def name(self) -> str:
+        """How they appear in datasets."""
+        if len(self.engines) == 1:
+            return self.engines[0].name
+        pairs = zip(self.engines, self.serves, strict=True)
+        return "; ".join(f"{', '.join(names)}: {engine.name}" for engine, names in pairs)
 
 
-def choose(problem: Problem) -> Choice:
-    """The first engine that serves: closed form, exact polynomial, quadrature, quasi-Monte Carlo."""
-    if not isinstance(problem.inputs, Gaussian):
-        raise NotApplicable("Gaussian moments need Gaussian inputs, but `problem.inputs` is a data set.")
-    refusals = []
-    for engine in LADDER:
-        suits = engine.suits(problem)
-        if suits.ok:
-            return Choice(engine.build(problem), tuple(refusals))
-        refusals.append(Refusal(engine.__name__, suits.reason))
-    raise NotApplicable(f"No engine computes the Gaussian averages of this problem: {refusals[-1].reason}.")
+def _as_engines(value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, tuple | list) else (value,)
+    for name in names:
+        if name not in ENGINES:
+            raise InvalidInput(f"Argument `engines` names {name!r}, which is not known: {nearest(str(name), ENGINES)}")
+    return names
+
+
+@register
+class Auto(eqx.Module):
+    """Chooses the engine of each moment of a problem: the first that serves.
+
+    Closed forms come first, then exact polynomials, rules in few dimensions, randomised quasi-Monte Carlo, Monte Carlo.
+
+    Parameters
+    ----------
+    rtol
+        The relative accuracy for which rules are sized. The error that is reported is measured, whatever was asked.
+    engines
+        The names of the engines that may be chosen, or None for all.
+    """
+
+    rtol: float = static(number("rtol", low=1e-12, below=1.0), default=1e-6)
+    engines: tuple[str, ...] | None = static(_as_engines, default=None)
+
+    def assign(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> tuple[dict[str, str], tuple[Refusal, ...]]:
+        """The name of the engine for each moment, and every refusal on the way. Nothing is built."""
+        if not isinstance(problem.inputs, Gaussian):
+            raise NotApplicable("Gaussian moments need Gaussian inputs, but `problem.inputs` is a data set.")
+        allowed = {name: cls for name, cls in ENGINES.items() if self.engines is None or name in self.engines}
+        assigned: dict[str, str] = {}
+        refusals: list[Refusal] = []
+        for moment in wanted:
+            for name, engine in allowed.items():
+                suits = engine.suits(problem, moment)
+                if suits.ok:
+                    assigned[moment] = name
+                    break
+                refusals.append(Refusal(moment, name, suits.reason))
+            else:
+                raise NotApplicable(f"No engine computes `{moment}` of this problem: {refusals[-1].reason}.")
+        return assigned, tuple(refusals)
+
+    def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
+        """The engines for the wanted moments, built for the problem."""
+        assigned, refusals = self.assign(problem, wanted)
+        names = tuple(dict.fromkeys(assigned.values()))
+        engines = tuple(ENGINES[name].build(problem, self.rtol) for name in names)
+        serves = tuple(tuple(moment for moment in wanted if assigned[moment] == name) for name in names)
+        return Chosen(engines, serves, refusals)
+
+
+def choose(problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
+    """The engines that the default `Auto` chooses."""
+    return Auto().choose(problem, wanted)
+
+
+def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Estimate:
+    """The wanted moments at the overlaps, each with its error: two tables name -> array."""
+    return chosen.combine(tuple(_parts(variant, problem, overlaps, wanted) for variant in chosen.variants()))
+
+
+@eqx.filter_jit
+def _parts(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+    return chosen.parts(problem, overlaps, wanted)
+
+
+def risk_along(
+    chosen: Chosen,
+    problem: Problem,
+    Q: Float[np.ndarray, "replicas times p p"],
+    M: Float[np.ndarray, "replicas times p k"],
+    P: Float[Array, "k k"],
+    a: Float[np.ndarray, "replicas times p"],
+) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
+    """Excess risk and its numerical error along saved trajectories; NaN where the overlaps are."""
+    rows = [jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a)]
+    value, error = _risk_of_rows(chosen, problem, P, rows)
+    return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
+
+
+@eqx.filter_jit
+def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array]) -> tuple[Array, Array]:
+    def one(row: list[Array]) -> tuple[Array, Array]:
+        result = estimate(chosen, problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))
+        return result.value["excess_risk"], result.error["excess_risk"]
+
+    return jax.lax.map(one, rows, batch_size=64)

@@ -1,17 +1,26 @@
 r"""The Gaussian moments that every theory of one-pass training needs: each equation once.
 
 Fields :math:`\ell = (\lambda, \lambda^\star) \sim N(0, \Omega)`, displacement :math:`\mathcal E = f(\lambda^\star) - s`
-(label noise is integrated by hand). There are two ways to the same moments: from a cloud of weighted points in the
-fields, and from the integrals over two, three and four units when the target is a sum of units.
+(label noise is integrated by hand). There are three ways to the same moments: from a cloud of weighted points in the
+fields; from integrals over few units when the target is a sum of units; and from those of the student together with
+integrals over the target when it is not.
 """
 
 from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.linalg import root
 from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD
+
+# In the order of difficulty: the fields that must be integrated together grow from k + 1 to k + 3.
+MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
+# The covariance of the increments touches all fields at once.
+ALL = (*MOMENTS, "covariance")
 
 
 class Moments(eqx.Module):
@@ -43,61 +52,170 @@ class Moments(eqx.Module):
 
 
 class UnitIntegrals(NamedTuple):
-    r"""Averages over single units, for units u with activation :math:`\sigma_u`; j and l run over student units.
+    r"""Averages over units u with activation :math:`\sigma_u`; j and l run over the student's units.
 
     .. math::
         I_2 = E[\sigma_u \sigma_w],\quad J_2 = E[\sigma'_j \sigma'_l],\quad I_3 = E[\sigma'_j\,\ell_u\,\sigma_w],\quad
-        I_4 = E[\sigma'_j \sigma'_l \sigma_w \sigma_{w'}]
+        \mathrm{quartic}_{jl} = E\big[\sigma'_j \sigma'_l \big(\textstyle\sum_u c_u \sigma_u\big)^2\big]
+
+    The last one is summed over units where it is computed: nobody needs its n^2 terms one by one.
     """
 
-    I2: Float[Array, "n n"]
+    I2: Float[Array, "units units"]
     J2: Float[Array, "p p"]
-    I3: Float[Array, "p n n"]
-    I4: Float[Array, "p p n n"]
+    I3: Float[Array, "p n units"]
+    quartic: Float[Array, "p p"] | None
+
+
+class TargetIntegrals(NamedTuple):
+    r"""Averages that contain a target which is no sum of units; s is the student's output.
+
+    .. math::
+        ff = E[f^2],\quad fs_j = E[f \sigma_j],\quad fv_{ju} = E[\sigma'_j\,\ell_u f],\quad
+        ffdd_{jl} = E[\sigma'_j \sigma'_l f^2],\quad fsdd_{jl} = E[\sigma'_j \sigma'_l f s]
+    """
+
+    ff: Float[Array, ""]
+    fs: Float[Array, " p"]
+    fv: Float[Array, "p n"]
+    ffdd: Float[Array, "p p"] | None = None
+    fsdd: Float[Array, "p p"] | None = None
 
 
 def unit_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " n"]:
     r"""The weights c in :math:`\mathcal E = \sum_u c_u \sigma_u(\ell_u)`: minus the student's, plus the target's."""
     assert problem.target.units is not None
-    return jnp.concatenate([-a * problem.student.scale, jnp.asarray(problem.target.units.weights)])
+    return jnp.concatenate([-student_weights(problem, a), jnp.asarray(problem.target.units.weights)])
 
 
-def from_units(c: Float[Array, " n"], integrals: UnitIntegrals, noise: Float[Array, ""] | float) -> Moments:
+def student_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p"]:
+    r"""The weights in :math:`s = \sum_j c_j \sigma(\lambda_j)`."""
+    return a * problem.student.scale
+
+
+def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Float[Array, ""] | float) -> dict[str, Array]:
     """The moments of a student and a target that are both sums of units."""
-    I2, J2, I3, I4 = integrals
-    p = J2.shape[0]
-    return Moments(
-        v=jnp.einsum("w,juw->ju", c, I3),
-        phi_hd=jnp.einsum("w,x,jlwx->jl", c, c, I4) + noise * J2,
-        chi=I2[:p] @ c,
-        excess_risk=0.5 * c @ I2 @ c,
-    )
+    p = units.J2.shape[0]
+    parts = {
+        "excess_risk": 0.5 * c @ units.I2 @ c,
+        "chi": units.I2[:p] @ c,
+        "v": units.I3 @ c,
+    }
+    if units.quartic is not None:
+        parts["phi_hd"] = units.quartic + noise * units.J2
+    return parts
+
+
+def from_target(
+    c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Float[Array, ""] | float
+) -> dict[str, Array]:
+    """The moments of a student of units on a target that is not a sum of units; c are the student's weights."""
+    parts = {
+        "excess_risk": 0.5 * (target.ff - 2.0 * c @ target.fs + c @ student.I2 @ c),
+        "chi": target.fs - student.I2 @ c,
+        "v": target.fv - student.I3 @ c,
+    }
+    if student.quartic is not None and target.ffdd is not None and target.fsdd is not None:
+        parts["phi_hd"] = target.ffdd - 2.0 * target.fsdd + student.quartic + noise * student.J2
+    return parts
 
 
 def from_cloud(
-    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], weights: Float[Array, " N"]
-) -> Moments:
-    """The moments as weighted sums over points in the space of the fields."""
+    problem: Problem,
+    a: Float[Array, " p"],
+    fields: Float[Array, "N n"],
+    weights: Float[Array, " N"],
+    wanted: tuple[str, ...],
+) -> dict[str, Array]:
+    """The wanted moments as weighted sums over points in the space of the fields."""
     p = problem.p
     lam, lam_star = fields[:, :p], fields[:, p:]
     slope = problem.student.activation.derivative(lam)
     eps = problem.target(lam_star) - problem.student(lam, a)
     force = slope * eps[:, None]
     weighted_force = weights[:, None] * force
-    return Moments(
-        v=weighted_force.T @ fields,
-        phi_hd=weighted_force.T @ force + problem.noise * ((weights[:, None] * slope).T @ slope),
-        chi=problem.student.activation(lam).T @ (weights * eps),
-        excess_risk=0.5 * weights @ eps**2,
-    )
+    parts = {
+        "excess_risk": 0.5 * weights @ eps**2,
+        "chi": problem.student.activation(lam).T @ (weights * eps),
+        "v": weighted_force.T @ fields,
+        "phi_hd": weighted_force.T @ force + problem.noise * ((weights[:, None] * slope).T @ slope),
+    }
+    if "covariance" in wanted:
+        parts["covariance"] = _increment_covariance(problem, a, fields, weights)
+    return {name: parts[name] for name in wanted}
 
 
-def fields_from_normals(overlaps: Overlaps, g: Float[Array, "N n"], root: Float[Array, "p p"]) -> Float[Array, "N n"]:
-    r"""Map standard normals to fields without inverting anything near-singular.
+def _increment_covariance(
+    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], weights: Float[Array, " N"]
+) -> Float[Array, "rows rows"]:
+    # The increments are of second order in the noise, their products of fourth: three nodes are exact.
+    nodes, shares = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1.0, 4.0, 1.0]) / 6.0
+    rows = [_increments(problem, a, fields, problem.noise**0.5 * xi) for xi in nodes]
+    values = jnp.concatenate(rows)
+    shared = jnp.concatenate([weights * share for share in shares])
+    centred = values - (shared @ values)[None, :]
+    return (shared[:, None] * centred).T @ centred
+
+
+def _increments(
+    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Float[Array, ""] | float
+) -> Float[Array, "N rows"]:
+    r"""What one sample adds to (a, M, Q), apart from the learning rates, in the order of `increment_covariance`."""
+    p = problem.p
+    lam, lam_star = fields[:, :p], fields[:, p:]
+    eps = problem.target(lam_star) + noise - problem.student(lam, a)
+    force = a[None, :] * problem.student.activation.derivative(lam) * eps[:, None]
+    rows, columns = np.triu_indices(p)
+    drift_M = force[:, :, None] * lam_star[:, None, :]
+    drift_Q = force[:, rows] * lam[:, columns] + force[:, columns] * lam[:, rows]
+    square_Q = force[:, rows] * force[:, columns]
+    second = problem.student.activation(lam) * eps[:, None]
+    return jnp.concatenate([second, drift_M.reshape(len(lam), -1), drift_Q, square_Q], axis=1)
+
+
+def increment_covariance(
+    problem: Problem, training: SGD, covariance: Float[Array, "rows rows"]
+) -> Float[Array, "entries entries"]:
+    r"""The full covariance of what one sample adds to (a, M, Q), divided by :math:`\gamma_d / p`.
+
+    .. math::
+        \mathcal A_j = \kappa\,\sigma_j \mathcal E, \qquad
+        \mathcal M_{jr} = a_j \sigma'_j \lambda^\star_r \mathcal E, \qquad
+        \mathcal Q_{jl} = (a_j \sigma'_j \lambda_l + a_l \sigma'_l \lambda_j)\,\mathcal E
+        + \frac{\gamma}{p} a_j a_l \sigma'_j \sigma'_l \mathcal E^2
+
+    at leading order in d, label noise included.
+
+    Parameters
+    ----------
+    problem, training
+        What is learned, and with which rates.
+    covariance
+        The moment of that name: the covariance of the parts that do not contain the rates.
+
+    Returns
+    -------
+    Covariance of the entries in the order a (p), M (p k, row by row), Q (pairs j <= l): cross terms included.
+
+    Notes
+    -----
+    Checked against: the sample covariance of increments drawn one by one.
+    """
+    p, k = problem.p, problem.k
+    pairs = p * (p + 1) // 2
+    top = jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.ones(p * k + pairs)])
+    mix = jnp.diag(top)
+    below = jnp.concatenate([jnp.zeros((p + p * k, pairs)), training.learning_rate / p * jnp.eye(pairs)])
+    mix = jnp.concatenate([mix, below], axis=1)
+    return mix @ covariance @ mix.T
+
+
+def fields_from_normals(overlaps: Overlaps, g: Float[Array, "N n"]) -> Float[Array, "N n"]:
+    r"""Map standard normals to fields without inverting anything near-singular; the first k make the target fields.
 
     .. math:: \lambda^\star = P^{1/2} g^\star, \qquad \lambda = M P^{-1} \lambda^\star + (Q^\perp)^{1/2} g
     """
-    p = overlaps.M.shape[0]
-    lam_star = g[:, p:] @ jnp.linalg.cholesky(overlaps.P).T
-    lam = lam_star @ overlaps.projection.T + g[:, :p] @ root.T
+    k = overlaps.M.shape[1]
+    lam_star = g[:, :k] @ jnp.linalg.cholesky(overlaps.P).T
+    lam = lam_star @ overlaps.projection.T + g[:, k:] @ root(overlaps.perpendicular).T
     return jnp.concatenate([lam, lam_star], axis=1)

@@ -1,4 +1,4 @@
-"""Randomised quasi-Monte Carlo: any function of any number of fields."""
+"""Many points: randomised quasi-Monte Carlo and Monte Carlo, for any function of any number of fields."""
 
 from functools import lru_cache
 from typing import Any
@@ -10,65 +10,50 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.core.linalg import root
 from twolayer.expectation.base import AbstractEngine, Suits
-from twolayer.expectation.moments import Moments, fields_from_normals, from_cloud
+from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
 
 SCRAMBLINGS = 8
 LOG2_POINTS = 13
+# Beyond this many fields a net of that size is no better than chance.
+MAX_FIELDS = 32
 # The outermost points lie near four deviations: a target whose average is made beyond is not seen, nor is the error.
 REACH = 4.0
 TAIL = 0.1
-# Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight scramblings is further
+# Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight clouds is further
 # from the truth than this many standard errors about once in ten thousand numbers.
 T_QUANTILE = 7.885
 
 
 @lru_cache(maxsize=64)
 def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
-    """One scrambled Sobol cloud of standard normals, with its mirror image."""
+    """One scrambled Sobol cloud of standard normals."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 
-    uniforms = qmc.Sobol(fields, scramble=True, rng=np.random.default_rng(seed)).random_base2(log2_points - 1)
-    normals = ndtri(np.clip(uniforms, 2.0**-54, 1.0 - 2.0**-54))
-    return np.concatenate([normals, -normals])
+    uniforms = qmc.Sobol(fields, scramble=True, rng=np.random.default_rng(seed)).random_base2(log2_points)
+    return ndtri(np.clip(uniforms, 2.0**-54, 1.0 - 2.0**-54))
 
 
-class Cloud(AbstractEngine):
-    """Scrambled Sobol points, the same at every call, so that the moments are a fixed function of the overlaps.
+class AbstractCloud(AbstractEngine):
+    """Several clouds of points, the same at every call, so that the moments are a fixed function of the overlaps.
 
-    Independent scramblings are the variants: the value is their mean, the error their standard error times a quantile
-    of Student's t.
+    The clouds are the variants: the value is their mean, the error their standard error times a quantile of Student's
+    t distribution.
     """
 
-    normals: Float[Array, "scramblings points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
+    normals: eqx.AbstractVar[Float[Array, "clouds points n"]]
+    is_kinked: eqx.AbstractVar[bool]
 
     @property
     def rtol(self) -> float:
         """Integrating more finely than the steps that single points make in a kinked function is wasted."""
         return 1e-4 if self.is_kinked else 1e-7
 
-    @classmethod
-    def suits(cls, problem: Problem) -> Suits:
-        if tail_share(problem.target, REACH) > TAIL:
-            return Suits(
-                False, f"the target's average is made by fields beyond {REACH:g} deviations, where no points are"
-            )
-        return Suits(True)
-
-    @classmethod
-    def build(cls, problem: Problem) -> "Cloud":
-        fields = problem.p + problem.k
-        clouds = np.stack([scrambled_normals(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
-        is_kinked = bool(problem.student.activation.kinks) or not problem.target.is_smooth
-        return cls(jnp.asarray(clouds), is_kinked)
-
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return tuple(Cloud(normals[None], self.is_kinked) for normals in self.normals)
+        return tuple(type(self)(normals[None], self.is_kinked) for normals in self.normals)  # pyright: ignore[reportCallIssue]
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         count = len(results)
@@ -80,13 +65,63 @@ class Cloud(AbstractEngine):
         error = jax.tree.map(lambda mean, *x: T_QUANTILE * standard_error(mean, *x) + 1e-15, value, *results)
         return Estimate(value, error)
 
-    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         normals = self.normals.reshape(-1, self.normals.shape[-1])
-        fields = fields_from_normals(overlaps, normals, root(overlaps.perpendicular))
         weights = jnp.full(normals.shape[:1], 1.0 / normals.shape[0])
-        return from_cloud(problem, overlaps.a, fields, weights)
+        return from_cloud(problem, overlaps.a, fields_from_normals(overlaps, normals), weights, wanted)
+
+
+def _has_kinks(problem: Problem) -> bool:
+    return bool(problem.student.activation.kinks) or not problem.target.is_smooth
+
+
+def _within_reach(problem: Problem) -> Suits:
+    if tail_share(problem.target, REACH) > TAIL:
+        return Suits(False, f"the target's average is made by fields beyond {REACH:g} deviations, where no points are")
+    return Suits(True)
+
+
+class Cloud(AbstractCloud):
+    """Randomised quasi-Monte Carlo: independent scramblings of Sobol's points."""
+
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        fields = problem.p + problem.k
+        if fields > MAX_FIELDS:
+            return Suits(False, f"{fields} fields, limit {MAX_FIELDS}")
+        return _within_reach(problem)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Cloud":
+        fields = problem.p + problem.k
+        clouds = np.stack([scrambled_normals(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
+        return cls(jnp.asarray(clouds), _has_kinks(problem))
 
     @property
     def name(self) -> str:
-        scramblings, points, fields = self.normals.shape
-        return f"randomised QMC, {points} points x {scramblings} scramblings, {fields} fields"
+        clouds, points, fields = self.normals.shape
+        return f"randomised QMC, {points} points x {clouds} scramblings, {fields} fields"
+
+
+class MonteCarlo(AbstractCloud):
+    """Plain Monte Carlo: independent clouds of independent points."""
+
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        return _within_reach(problem)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "MonteCarlo":
+        shape = (SCRAMBLINGS, 2**LOG2_POINTS, problem.p + problem.k)
+        return cls(jnp.asarray(np.random.default_rng(0).standard_normal(shape)), _has_kinks(problem))
+
+    @property
+    def name(self) -> str:
+        clouds, points, fields = self.normals.shape
+        return f"Monte Carlo, {points} points x {clouds} clouds, {fields} fields"

@@ -26,7 +26,7 @@ from twolayer.description import (
     Status,
     first_crossing,
 )
-from twolayer.expectation import choose, risk_along
+from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.training import SGD
 
@@ -153,7 +153,7 @@ class DirectSGD(AbstractDescription):
             return Applies(False, Exactness.EXACT, reason)
         if isinstance(problem.inputs, Gaussian):
             try:
-                choose(problem)  # the risk of a run is an average over the inputs
+                Auto().assign(problem, ("excess_risk",))  # the risk of a run is an average over the inputs
             except NotApplicable as refusal:
                 return Applies(False, Exactness.EXACT, str(refusal))
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
@@ -221,7 +221,7 @@ class DirectSGD(AbstractDescription):
         if isinstance(problem.inputs, Samples):
             engine, risk, error = "mean over the data set", blank(path.risk), np.zeros_like(path.risk)
         else:
-            chosen = choose(problem).engine
+            chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)

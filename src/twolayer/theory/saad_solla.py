@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import as_data, count, flag, leaf, number, static
+from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.core.linalg import symmetrise
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
-from twolayer.expectation import AbstractEngine, Moments, choose
+from twolayer.expectation import Auto, Chosen, Moments
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.integrate import Solution, solve
 from twolayer.training import SGD
@@ -88,7 +88,7 @@ class _Args(eqx.Module):
 
     problem: Problem
     training: SGD
-    engine: AbstractEngine
+    engine: Chosen
     P: Float[Array, "k k"]
     variance: float
     limit: Any
@@ -107,7 +107,7 @@ def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
 
 def _risk_over_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
-    return args.engine.moments(args.problem, overlaps).excess_risk - args.threshold
+    return args.engine.parts(args.problem, overlaps, ("excess_risk",))["excess_risk"] - args.threshold
 
 
 @register
@@ -128,12 +128,15 @@ class SaadSolla(AbstractDescription):
         Whether the variance term is kept; without it this is gradient flow.
     max_steps
         Steps of the integrator after which it gives up.
+    engine
+        How the engines of the Gaussian moments are chosen.
     """
 
     rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-10)
     atol: Any = leaf(number("atol", above=0.0), default=1e-12)
     variance: bool = static(flag("variance"), default=True)
     max_steps: int = static(count("max_steps"), default=200_000)
+    engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -166,7 +169,7 @@ class SaadSolla(AbstractDescription):
 
     def trajectory(
         self,
-        engine: AbstractEngine,
+        engine: Chosen,
         problem: Problem,
         training: SGD,
         start: Overlaps,
@@ -189,13 +192,13 @@ class SaadSolla(AbstractDescription):
         return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        engine = choose(problem).engine
+        engine = self.engine.choose(problem)
         variants = engine.variants()
         work = len(variants) + 1 + (plan.risk_threshold is not None)
         times = jnp.asarray(plan.times)
         data = as_data((self, problem, training))
 
-        def follow(variant: AbstractEngine, looser: float, starts: Overlaps = plan.starts) -> Any:
+        def follow(variant: Chosen, looser: float, starts: Overlaps = plan.starts) -> Any:
             limits = np.asarray(plan.limit), np.asarray(looser)
             return jax.device_get(_trajectories(variant, *data, starts, times, *limits))
 
@@ -238,7 +241,7 @@ def _nudged(starts: Overlaps, sign: float) -> Overlaps:
 
 @eqx.filter_jit
 def _trajectories(
-    engine: AbstractEngine,
+    engine: Chosen,
     description: SaadSolla,
     problem: Problem,
     training: SGD,
@@ -254,7 +257,8 @@ def _trajectories(
         solution = description.trajectory(engine, problem, training, start, times, looser, limit)
 
         def risk(state: tuple[Array, Array, Array]) -> Array:
-            return engine.moments(problem, Overlaps(state[0], state[1], starts.P, state[2])).excess_risk
+            overlaps = Overlaps(state[0], state[1], starts.P, state[2])
+            return engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
 
         states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
         return (*states, jax.lax.map(risk, states)), solution.is_finished, solution.has_stopped
@@ -264,7 +268,7 @@ def _trajectories(
 
 @eqx.filter_jit
 def _crossings(
-    engine: AbstractEngine,
+    engine: Chosen,
     description: SaadSolla,
     problem: Problem,
     training: SGD,
@@ -278,7 +282,7 @@ def _crossings(
         start = Overlaps(Q, M, starts.P, a)
         span = jnp.stack([times[0], times[-1]])
         solution = description.trajectory(engine, problem, training, start, span, threshold=threshold)
-        below = engine.moments(problem, start).excess_risk <= threshold
+        below = engine.parts(problem, start, ("excess_risk",))["excess_risk"] <= threshold
         return jnp.where(below, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a)

@@ -24,12 +24,13 @@ class DescriptionRow(NamedTuple):
 
 
 class MomentRow(NamedTuple):
-    """One group of Gaussian moments: how many fields it touches, which engine serves, and its error at the start."""
+    """One Gaussian moment: how many fields it touches, which engine serves it, its error at the start, who refused."""
 
     moment: str
     fields: int
     engine: str
     error: float
+    refused: tuple[tuple[str, str], ...]
 
 
 class Explanation(NamedTuple):
@@ -38,7 +39,6 @@ class Explanation(NamedTuple):
     clock: str
     descriptions: tuple[DescriptionRow, ...]
     moments: tuple[MomentRow, ...]
-    refused: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
         lines = [
@@ -56,11 +56,13 @@ class Explanation(NamedTuple):
             lines += [
                 "",
                 *_table(
-                    ["moment", "fields", "engine", "error at the start"],
-                    [[row.moment, str(row.fields), row.engine, f"{row.error:.1e}"] for row in self.moments],
+                    ["moment", "fields", "engine", "error at the start", "refused"],
+                    [
+                        [row.moment, str(row.fields), row.engine, f"{row.error:.1e}", refused]
+                        for row, refused in zip(self.moments, _refusals(self.moments), strict=True)
+                    ],
                 ),
             ]
-            lines += [f"refused  {engine}: {reason}" for engine, reason in self.refused]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,8 +70,7 @@ class Explanation(NamedTuple):
         return {
             "clock": self.clock,
             "descriptions": [row._asdict() for row in self.descriptions],
-            "moments": [row._asdict() for row in self.moments],
-            "refused": [{"engine": engine, "reason": reason} for engine, reason in self.refused],
+            "moments": [row._asdict() | {"refused": dict(row.refused)} for row in self.moments],
         }
 
 
@@ -95,19 +96,41 @@ def explain(problem: Problem, training: SGD) -> Explanation:
         answer = cls().applies(problem, training)
         rows.append(DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement))
     if not isinstance(problem.inputs, Gaussian):
-        return Explanation(sentence, tuple(rows), (), ())
+        return Explanation(sentence, tuple(rows), ())
     with double():
-        engine, refusals = choose(problem)
-        errors = estimate(engine, problem, problem.draw(replica_key(0, 0))).error
-    p, k = problem.p, problem.k
-    touched = {
-        "excess_risk": min(p + k, k + 1),
-        "v": min(p + k, k + 2),
-        "phi_hd": min(p + k, k + 3),
-        "chi": min(p + k, k + 1),
-    }
+        chosen = choose(problem)
+        errors = estimate(chosen, problem, problem.draw(replica_key(0, 0))).error
     moments = [
-        MomentRow(name, fields, engine.name, float(np.max(np.asarray(getattr(errors, name)))))
-        for name, fields in touched.items()
+        MomentRow(
+            name,
+            fields,
+            chosen.engine_of(name).name,
+            float(np.max(np.asarray(errors[name]))),
+            tuple((refusal.engine, refusal.reason) for refusal in chosen.refusals if refusal.moment == name),
+        )
+        for name, fields in _fields_touched(problem).items()
     ]
-    return Explanation(sentence, tuple(rows), tuple(moments), tuple(refusals))
+    return Explanation(sentence, tuple(rows), tuple(moments))
+
+
+def _fields_touched(problem: Problem) -> dict[str, int]:
+    """How many fields each moment contains at once, when everything that can be is taken apart."""
+    p, k = problem.p, problem.k
+    units = problem.target.units is not None
+    return {
+        "excess_risk": min(p + k, 2 if units else k + 1),
+        "chi": min(p + k, 2 if units else k + 1),
+        "v": min(p + k, 3 if units else k + 2),
+        "phi_hd": min(p + k, 4 if units else k + 3),
+    }
+
+
+def _refusals(rows: tuple[MomentRow, ...]) -> list[str]:
+    """Who refused each moment and why, in words; a reason that was given for the moment before is not repeated."""
+    texts, before = [], set()
+    for row in rows:
+        new = [f"{engine}: {reason}" for engine, reason in row.refused if (engine, reason) not in before]
+        repeated = ["as above"] if len(new) < len(row.refused) else []
+        texts.append("; ".join(repeated + new))
+        before |= set(row.refused)
+    return texts

@@ -1,1 +1,1 @@
-"""Engines whose Gaussian averages are closed formulas: erf, squares, polynomials."""
+"""Engines whose Gaussian averages are closed formulas: threshold units, squares, polynomials."""

@@ -1,14 +1,27 @@
-r"""Exact averages of polynomials of any degree, by Isserlis' theorem.
+r"""Exact averages of polynomials, by the diagram formula: units join one after the other.
 
-.. math:: E\Big[\prod_i x_i^{n_i}\Big] = \prod_i n_i! \sum_{N} \prod_{i<j} \frac{C_{ij}^{N_{ij}}}{N_{ij}!}
-          \prod_i \frac{C_{ii}^{N_{ii}}}{2^{N_{ii}} N_{ii}!}, \qquad 2 N_{ii} + \sum_{j \ne i} N_{ij} = n_i
+Let F be a polynomial of centred Gaussian fields x, and g one of a further field y, with the covariances
+:math:`C_u = E[x_u y]`. Then
 
-The sum is written out once, in Python, as a table of powers of the covariances; the table is then evaluated for all
-tuples of units at once, so that neither tracing nor compilation grows with the width of the student.
+.. math:: E[F(x)\,g(y)] = \sum_n \frac{1}{n!}\,E\big[(C \cdot \nabla)^n F(x)\big]\,E\big[g^{(n)}(y)\big]
+
+A polynomial thus enters through the averages of its derivatives alone, and the derivatives of :math:`F g` average in
+the same way: when a unit has joined, a table of :math:`E[\partial^\alpha (F g)]` is all that is kept. Written out for
+all units it is the sum over diagrams, with :math:`\prod_{u<w} C_{uw}^{N_{uw}} / N_{uw}!` for :math:`N_{uw}` links
+between u and w. It holds at any covariance, singular ones included, and never divides by a variance.
+
+The table of a single polynomial follows from that at another covariance :math:`C_0`, by the heat equation:
+
+.. math:: E_C[\partial^\alpha F] = \sum_n \frac{1}{n!}\,
+          E_{C_0}\Big[\Big(\tfrac12 \nabla^T (C - C_0) \nabla\Big)^n\,\partial^\alpha F\Big]
+
+At :math:`C_0 = 1` it holds the coefficients in Hermite polynomials, at :math:`C_0 = 0` those in powers, each times a
+factorial. Few terms are left to cancel in the basis that suits: one for :math:`\mathrm{He}_n`, with
+:math:`E[\mathrm{He}_n(\sqrt q\,\xi)] = (q - 1)^{n/2}\,(n - 1)!!` for even n.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -16,88 +29,337 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from twolayer.core.estimate import Estimate
 from twolayer.core.linalg import pair_positions
-from twolayer.core.polynomial import Polynomial, from_coefficients
-from twolayer.expectation.base import AbstractEngine, Suits, exact_combine
-from twolayer.expectation.moments import Moments
+from twolayer.core.polynomial import (
+    Exponents,
+    Polynomial,
+    divisors,
+    from_coefficients,
+    in_hermite,
+    over_integers,
+    square,
+)
+from twolayer.expectation.base import AbstractEngine, Suits
+from twolayer.expectation.moments import MOMENTS, student_weights
 from twolayer.problem import Overlaps, Problem
 
-MAX_TERMS = 20_000
-# Terms of high degree cancel: at degree six, the highest served, all but five digits of rounding are lost.
-CANCELLATION = 2e-11
+# The longest table, and the most products of two terms in the square of the target. At these limits the tables take
+# seconds to make, once, and an evaluation takes some ten milliseconds.
+MAX_TERMS = 100_000
+MAX_PRODUCTS = 1_000_000
+# Numbers held at once for a chunk of pairs of units: 16 MiB.
+CHUNK = 2**21
 
 
-class Table(NamedTuple):
-    """An average as a polynomial in the covariances of its fields: sum of coefficient x product of powers."""
+class Polynomials(NamedTuple):
+    """The student's activation and the target: all that the tables depend on."""
 
-    fields: int
-    powers: np.ndarray  # (terms, pairs i <= j in the order of triu_indices)
-    coefficients: np.ndarray
+    coefficients: tuple[float, ...]
+    k: int
+    terms: tuple[tuple[Exponents, float], ...]
 
-    def __call__(self, C: Float[Array, "n n"]) -> Float[Array, ""]:
-        rows, columns = np.triu_indices(self.fields)
-        highest = int(self.powers.max(initial=0))
-        # Powers by repeated products: exact at zero covariance, and with finite derivatives there.
-        ladder = jnp.cumprod(jnp.broadcast_to(C[rows, columns], (highest, len(rows))), axis=0)
-        ladder = jnp.concatenate([jnp.ones((1, len(rows))), ladder])
-        return jnp.asarray(self.coefficients) @ jnp.prod(ladder[self.powers, np.arange(len(rows))], axis=1)
+    @property
+    def degree(self) -> int:
+        """The degree of the activation, counted as two at least, so that there is a second derivative."""
+        return max(len(self.coefficients) - 1, 2)
 
-
-def _pairings(exponents: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every way to pair up the factors of a monomial: powers of the covariances, and how often the way occurs."""
-    fields = len(exponents)
-    order = list(zip(*np.triu_indices(fields), strict=True))
-
-    def place(index: int, left: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], float]]:
-        if index == len(order):
-            if not any(left):
-                yield (), 1.0
-            return
-        i, j = order[index]
-        room = left[i] // 2 if i == j else min(left[i], left[j])
-        is_last = j == fields - 1  # the last chance to use up field i
-        for number in range(room + 1):
-            after = list(left)
-            after[i] -= number
-            after[j] -= number
-            if is_last and after[i] != 0:
-                continue
-            weight = 1.0 / math.factorial(number) * (0.5**number if i == j else 1.0)
-            for powers, rest in place(index + 1, tuple(after)):
-                yield (number, *powers), weight * rest
-
-    scale = math.prod(math.factorial(n) for n in exponents)
-    for powers, weight in place(0, exponents):
-        yield powers, scale * weight
+    @property
+    def total_degree(self) -> int:
+        """The degree of the longest product, two slopes and the square of the displacement."""
+        target = max((sum(exponents) for exponents, _ in self.terms), default=0)
+        return 2 * (self.degree - 1) + 2 * max(self.degree, target)
 
 
-@lru_cache(maxsize=1024)
-def _table(fields: int, terms: tuple[tuple[tuple[int, ...], float], ...]) -> Table:
-    total: dict[tuple[int, ...], float] = {}
-    for exponents, coefficient in terms:
-        if sum(exponents) % 2 == 0:
-            for powers, weight in _pairings(exponents):
-                total[powers] = total.get(powers, 0.0) + coefficient * weight
-    kept = {powers: weight for powers, weight in total.items() if weight != 0.0}
-    pairs = fields * (fields + 1) // 2
-    return Table(fields, np.array([*kept], dtype=np.int64).reshape(len(kept), pairs), np.array([*kept.values()]))
+class Orders(NamedTuple):
+    """Orders of differentiation, one row each; ``up`` tells where a row stands with one more in a field."""
+
+    alpha: Int[np.ndarray, "terms fields"]
+    up: Int[np.ndarray, "terms fields"]  # the number of rows where it does not stand at all
+
+    @property
+    def total(self) -> Int[np.ndarray, " terms"]:
+        """The total order of each row."""
+        return self.alpha.sum(axis=1)
+
+    @property
+    def highest(self) -> int:
+        """The highest total order."""
+        return int(self.total.max())
 
 
-def isserlis(polynomial: Polynomial) -> Table:
-    """The average of a polynomial of centred Gaussian fields, as a table in their covariances."""
-    return _table(polynomial.variables, tuple(sorted(polynomial.terms.items())))
+class Block(NamedTuple):
+    """A polynomial by the averages of its derivatives at the covariance ``base`` times the identity."""
+
+    orders: Orders
+    averages: Float[np.ndarray, " terms"]
+    base: float
 
 
-def _derivative(polynomial: Polynomial, index: int) -> Polynomial:
-    terms = {
-        tuple(e - (i == index) for i, e in enumerate(exponents)): c * exponents[index]
-        for exponents, c in polynomial.terms.items()
-        if exponents[index] > 0
+class Stage(NamedTuple):
+    """A table after some units have joined; ``keep`` picks its rows out of all those of the stage before."""
+
+    orders: Orders
+    keep: Int[np.ndarray, " terms"]
+
+
+class Stages(NamedTuple):
+    r"""The tables on the way to the averages over three and four factors. The last unit needs no table.
+
+    Two slopes with the square of the target, :math:`f^2 \sigma'_j \sigma'_l`; with the target and a unit,
+    :math:`f \sigma'_j \sigma'_l \sigma_m`; with two units, :math:`\sigma'_j \sigma'_l \sigma_m \sigma_n`.
+    """
+
+    ff: tuple[Stage, ...]
+    fs: tuple[Stage, ...]
+    ss: tuple[Stage, ...]
+
+
+# ------------------------------------------------------------------------------- tables, made once in Python
+
+
+def _orders(rows: Sequence[Exponents] | np.ndarray, fields: int) -> Orders:
+    alpha = np.asarray(rows, dtype=np.int64).reshape(len(rows), fields)
+    position = {tuple(row): index for index, row in enumerate(alpha.tolist())}
+    up = np.full(alpha.shape, len(alpha))
+    for row, index in position.items():
+        for field in range(fields):
+            up[index, field] = position.get((*row[:field], row[field] + 1, *row[field + 1 :]), len(alpha))
+    return Orders(alpha, up)
+
+
+def _block(orders: Orders, monomials: dict[Exponents, int], denominator: int) -> Block:
+    """The block at the base where its terms cancel less: the sum of their norms under the normal law is smaller."""
+    hermite = in_hermite(monomials)
+    is_hermite = _norms(hermite, math.factorial) < _norms(monomials, lambda n: math.prod(range(1, 2 * n, 2)))
+    terms = hermite if is_hermite else monomials
+    averages = np.zeros(len(orders.alpha))
+    for index, exponents in enumerate(map(tuple, orders.alpha.tolist())):
+        above = terms.get(exponents, 0) * math.prod(map(math.factorial, exponents))
+        try:
+            averages[index] = above / denominator
+        except OverflowError:
+            averages[index] = np.inf
+    return Block(orders, averages, float(is_hermite))
+
+
+def _norms(terms: dict[Exponents, int], squared_norm: Callable[[int], int]) -> int:
+    return sum(math.isqrt(c * c * math.prod(map(squared_norm, exponents))) for exponents, c in terms.items())
+
+
+@lru_cache(maxsize=64)
+def _student(polynomials: Polynomials) -> Block:
+    terms, denominator = over_integers(from_coefficients(polynomials.coefficients).terms)
+    return _block(_orders(np.arange(polynomials.degree + 1), 1), terms, denominator)
+
+
+@lru_cache(maxsize=64)
+def _target(polynomials: Polynomials, power: int) -> Block:
+    terms, denominator = over_integers(dict(polynomials.terms))
+    if power == 2:
+        terms, denominator = square(terms), denominator**2
+    return _block(_orders(sorted(_target_orders(polynomials, power)), polynomials.k), terms, denominator)
+
+
+@lru_cache(maxsize=64)
+def _target_orders(polynomials: Polynomials, power: int) -> set[Exponents]:
+    """The orders of differentiation that leave something of the target or of its square; zero at least."""
+    found, largest = divisors([(0,) * polynomials.k, *dict(polynomials.terms)], MAX_TERMS)
+    if power == 2 and len(found) <= MAX_TERMS:
+        found, _ = divisors({tuple(np.add(e1, e2).tolist()) for e1 in largest for e2 in largest}, MAX_TERMS)
+    return found
+
+
+def _joining(degree: int) -> dict[str, tuple[int, ...]]:
+    """The degrees of the units that join in each chain of `Stages`: slopes have one less."""
+    return {"ff": (degree - 1, degree - 1), "fs": (degree - 1, degree - 1, degree), "ss": (degree - 1, degree, degree)}
+
+
+@lru_cache(maxsize=64)
+def _stages(polynomials: Polynomials) -> Stages:
+    degree = polynomials.degree
+    averages = _student(polynomials).averages
+    # Orders at which the average of a derivative can be different from zero: half of them when there is a parity.
+    is_live = np.array([np.any(averages[order::2] != 0.0) for order in range(degree + 1)])
+    starts = {
+        "ff": _target(polynomials, 2).orders,
+        "fs": _target(polynomials, 1).orders,
+        "ss": _orders(np.arange(degree), 1),
     }
-    return Polynomial(polynomial.variables, terms)
+    last = {"ff": is_live[1:], "fs": is_live, "ss": is_live}
+    return Stages(**{name: _chain(starts[name], units, last[name]) for name, units in _joining(degree).items()})
+
+
+def _chain(start: Orders, units: tuple[int, ...], is_live: np.ndarray) -> tuple[Stage, ...]:
+    """The stages when units of these degrees join, all but the last one, of which the live orders are given.
+
+    A derivative of higher total order than the units still to come can take up is left out.
+    """
+    left = sum(units)
+    keep = np.flatnonzero(start.total <= left)
+    stages = [Stage(_orders(start.alpha[keep], start.alpha.shape[1]), keep)]
+    for unit in units[:-1]:
+        left -= unit
+        before = stages[-1].orders.alpha
+        alpha = np.column_stack([np.repeat(before, unit + 1, axis=0), np.tile(np.arange(unit + 1), len(before))])
+        keep = np.flatnonzero(alpha.sum(axis=1) <= left)
+        stages.append(Stage(_orders(alpha[keep], alpha.shape[1]), keep))
+    orders, keep = stages.pop()
+    live = is_live[orders.total]
+    return (*stages, Stage(Orders(orders.alpha[live], orders.up[live]), keep[live]))
+
+
+def _longest(totals: np.ndarray, units: tuple[int, ...]) -> int:
+    """The length of the longest table of `_chain`, from the total orders at its start, without making any."""
+    left = sum(units)
+    number, longest = np.bincount(totals[totals <= left], minlength=left + 1), 0
+    for unit in units[:-1]:
+        left -= unit
+        number = np.convolve(number, np.ones(unit + 1, dtype=int))[: left + 1]
+        longest = max(longest, int(number.sum()))
+    return longest
+
+
+def _refusal(polynomials: Polynomials, moment: str) -> str:
+    """Why the tables for a moment are not worth making; empty if they are."""
+    powers = (1,) if moment in ("chi", "v") else (1, 2)
+    products = len(polynomials.terms) ** 2
+    if 2 in powers and products > MAX_PRODUCTS:
+        return f"the square of the target takes {products} products of terms, more than {MAX_PRODUCTS}"
+    lengths = []
+    for power in powers:
+        found = _target_orders(polynomials, power)
+        lengths.append(len(found))
+        if moment == "phi_hd" and len(found) <= MAX_TERMS:
+            units = _joining(polynomials.degree)["fs" if power == 1 else "ff"]
+            lengths.append(_longest(np.array([sum(exponents) for exponents in found]), units))
+    if moment == "phi_hd":
+        lengths.append(_longest(np.arange(polynomials.degree), _joining(polynomials.degree)["ss"]))
+    if max(lengths) > MAX_TERMS:
+        return f"the exact average is a sum of {max(lengths)} terms or more, the limit is {MAX_TERMS}"
+    if not all(np.all(np.isfinite(_target(polynomials, power).averages)) for power in powers):
+        return "the coefficients of the target exceed the range of floating-point numbers"
+    return ""
+
+
+# ----------------------------------------------------------------------------- averages, at given covariances
+
+
+def _raised(table: Float[Array, " terms"], orders: Orders) -> Float[Array, "terms fields"]:
+    """The table of each first derivative: what is not in the table vanishes, or is not needed."""
+    return jnp.pad(table, (0, 1))[orders.up]
+
+
+def _at_covariance(
+    averages: Float[Array, " terms"], excess: Float[Array, "fields fields"], orders: Orders
+) -> Float[Array, " terms"]:
+    """The table at a covariance that exceeds the base by ``excess``, by the heat equation."""
+    fields = np.arange(orders.alpha.shape[1])
+
+    def diffuse(carry: tuple[Array, Array], n: Array) -> tuple[tuple[Array, Array], None]:
+        term, total = carry
+        slopes = jnp.pad(_raised(term, orders) @ excess, ((0, 1), (0, 0)))
+        term = jnp.sum(slopes[orders.up, fields], axis=1) / (2.0 * n)
+        return (term, total + term), None
+
+    steps = jnp.arange(1.0, orders.highest // 2 + 1)
+    return jax.lax.scan(diffuse, (averages, averages), steps)[0][1]
+
+
+def _joined(
+    table: Float[Array, " terms"],
+    stages: tuple[Stage, ...],
+    number: int,
+    C: Float[Array, " fields"],
+    unit: Float[Array, " orders"],
+) -> Float[Array, " joined"]:
+    """The table of the next stage, from that of stage ``number`` and the averages of the unit that joins."""
+    orders = stages[number].orders
+    steps = np.arange(min(len(unit) - 1, orders.highest) + 1)
+    _, powers = jax.lax.scan(lambda last, n: (_raised(last, orders) @ C / n, last), table, steps + 1.0)
+    derivatives = jnp.pad(unit, (0, len(steps)))[np.add.outer(steps, np.arange(len(unit)))]
+    return (powers.T @ derivatives).ravel()[stages[number + 1].keep]
+
+
+def _links(C: Float[Array, "*n"], highest: int) -> Float[Array, "*n powers"]:
+    """The powers :math:`C^n / n!`, by repeated products: exact at zero, and with finite derivatives there."""
+    steps = jnp.arange(1.0, highest + 2.0, dtype=C.dtype)
+    _, powers = jax.lax.scan(lambda last, n: (last * C / n, last), jnp.ones_like(C), steps)
+    return jnp.moveaxis(powers, 0, -1)
+
+
+def _closed(
+    table: Float[Array, " terms"],
+    alpha: Int[np.ndarray, "terms fields"],
+    links: Float[Array, "fields powers"],
+    unit: Float[Array, " orders"],
+) -> Float[Array, ""]:
+    """The average itself, when the last unit joins: a plain sum over the table."""
+    linked = jnp.prod(links[np.arange(alpha.shape[1]), alpha], axis=1)
+    return jnp.sum(table * linked * unit[alpha.sum(axis=1)])
+
+
+def _slopes_and_square(
+    stages: Stages,
+    f: Float[Array, " target"],
+    ff: Float[Array, " square"],
+    units: Float[Array, "p orders"],
+    C: Float[Array, "p n"],
+    links: Float[Array, "p n orders"],
+    c: Float[Array, " p"],
+) -> Float[Array, "p p"]:
+    r"""The average :math:`E[\sigma'_j \sigma'_l (f + \sum_m c_m \sigma_m)^2]`, for j <= l, the square term by term.
+
+    ``C`` holds the covariances of each unit with the target's fields and with all units, in this order.
+    """
+    p, slopes = len(units), units[:, 1:]
+    k = C.shape[1] - p
+    target = np.arange(k)
+    rows, columns = np.triu_indices(p)
+    weights = np.where(rows == columns, 1.0, 2.0) * c[rows] * c[columns]
+    # The first slope joins the target.
+    ff_j = jax.vmap(lambda C, unit: _joined(ff[stages.ff[0].keep], stages.ff, 0, C, unit))(C[:, :k], slopes)
+    f_j = jax.vmap(lambda C, unit: _joined(f[stages.fs[0].keep], stages.fs, 0, C, unit))(C[:, :k], slopes)
+    with_f, with_s = stages.fs[2].orders.alpha, stages.ss[2].orders.alpha
+
+    def average(pair: tuple[Array, Array]) -> Array:
+        j, l = pair
+        one, both = (jnp.append(target, jnp.stack(slots) + k) for slots in ((j,), (j, l)))
+        ff_jl = _closed(ff_j[j], stages.ff[1].orders.alpha, links[l, one], slopes[l])
+        # One more unit m with the target.
+        f_jl = _joined(f_j[j], stages.fs, 1, C[l, one], slopes[l])
+        f_jlm = jax.vmap(lambda links, unit: _closed(f_jl, with_f, links, unit))(links[:, both], units)
+        # Two more units m <= n.
+        jl = _joined(slopes[j], stages.ss, 0, C[l, one[k:]], slopes[l])
+        jlm = jax.vmap(lambda C, unit: _joined(jl, stages.ss, 1, C, unit))(C[:, both[k:]], units)
+        to_n = links[:, k + j][:, with_s[:, 0]] * links[:, k + l][:, with_s[:, 1]] * units[:, with_s.sum(axis=1)]
+        jlmn = jnp.sum(jlm[rows] * to_n[columns] * links[rows, k + columns][:, with_s[:, 2]], axis=1)
+        return ff_jl + 2.0 * f_jlm @ c + jlmn @ weights
+
+    held = p * with_f.size + len(rows) * len(with_s)
+    size = max(1, min(len(rows), CHUNK // held))
+    # Chunks of one size, the last one filled up with the last pair: the program is the same for every p.
+    index = np.minimum(np.arange(-(-len(rows) // size) * size), len(rows) - 1).reshape(-1, size)
+    averages = jax.lax.map(jax.vmap(average), (rows[index], columns[index]))
+    return averages.ravel()[pair_positions(p)]
+
+
+# ------------------------------------------------------------------------------------------------- the engine
+
+
+class Given(NamedTuple):
+    """Every number that the moments are made of, each with its sign."""
+
+    Q: Float[Array, "p p"]
+    M: Float[Array, "p k"]
+    omega: Float[Array, "n n"]
+    c: Float[Array, " p"]  # minus the weights of the units in the student
+    noise: Float[Array, ""]
+    s: tuple[Array, Array]  # averages at the base, and by how much the covariance exceeds it: one for each unit
+    f: tuple[Array, Array]
+    ff: tuple[Array, Array] | None
 
 
 class PolynomialTables(AbstractEngine):
@@ -105,124 +367,118 @@ class PolynomialTables(AbstractEngine):
 
     The vector moments use Stein's lemma, :math:`v = b\,\Omega` with
     :math:`b_{ju} = E[\partial_{\ell_u}(\sigma'(\lambda_j)\,\mathcal E)]`, which needs no inverse and no extra field.
+
+    Rounding is the only error. It is bounded by the same sums over absolute values, times the rounding of the
+    operations behind a term; a second variant returns the moments moved by this bound.
     """
 
-    tables: dict[str, Any] = eqx.field(static=True)
+    polynomials: Polynomials = eqx.field(static=True)
+    # One adds the bound on rounding, zero does not: as data, so that both compile to one program.
+    moved: Any = eqx.field(default_factory=lambda: np.asarray(0.0))
 
-    rtol: float = 0.0
+    @property
+    def rtol(self) -> float:
+        return 0.0
 
     @classmethod
-    def suits(cls, problem: Problem) -> Suits:
-        coefficients, target = problem.student.activation.coefficients, problem.target.polynomial
-        if coefficients is None:
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        if moment not in MOMENTS:
+            return Suits(False, f"it has no tables for `{moment}`")
+        if problem.student.activation.coefficients is None:
             return Suits(False, f"the student is {problem.student.activation}, not a polynomial")
+        target = problem.target.polynomial
         if target is None:
             return Suits(False, "the target is not a polynomial")
-        degree = len(coefficients) - 1
-        if 4 * degree - 2 > 24 or 2 * (degree - 1) + 2 * target.degree > 24:
-            return Suits(False, f"the degrees {degree} and {target.degree} give averages of degree above 24")
-        largest = max(len(table.coefficients) for table in _make_tables(problem).values())
-        if largest > MAX_TERMS:
-            return Suits(False, f"the exact average has {largest} terms, more than {MAX_TERMS}")
-        return Suits(True)
+        reason = _refusal(_polynomials(problem, target), moment)
+        return Suits(not reason, reason)
 
     @classmethod
-    def build(cls, problem: Problem) -> "PolynomialTables":
-        return cls(_make_tables(problem))
+    def build(cls, problem: Problem, rtol: float) -> "PolynomialTables":
+        target = problem.target.polynomial
+        assert target is not None
+        return cls(_polynomials(problem, target))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return (self,)
+        return (self, PolynomialTables(self.polynomials, np.asarray(1.0)))
 
-    def combine(self, results: tuple) -> Estimate:
-        return exact_combine(results, CANCELLATION)
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        value, moved = results
+        return Estimate(value, jax.tree.map(lambda x, y: abs(x - y), value, moved))
 
-    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        p, k, omega = problem.p, problem.k, overlaps.omega
-        c = overlaps.a * problem.student.scale
-        star = np.arange(p, p + k)
-
-        def average(name: str, *units: np.ndarray) -> Array:
-            """The table ``name`` at every tuple of student units, followed by the target fields it touches."""
-            table = self.tables[name]
-            uses_target = table.fields > len(units)
-
-            def at(*indices: Array | np.ndarray) -> Array:
-                parts = [jnp.stack(indices)] if indices else []
-                index = jnp.concatenate(parts + ([jnp.asarray(star)] if uses_target else []))
-                return table(omega[index][:, index])
-
-            return jax.vmap(at)(*units) if units else at()
-
-        one = np.arange(p)
-        first, second = (axis.ravel() for axis in np.meshgrid(one, one, indexing="ij"))
-        rows, columns = np.triu_indices(p)
-        position = pair_positions(p)
-        pairs = len(rows)
-
-        def symmetric(name: str) -> Array:
-            return average(name, rows, columns)[position]
-
-        f_s, s_s = average("f s", one), symmetric("s s")
-        ds_ds = symmetric("ds ds")
-        # b by Stein's lemma: student block and target block.
-        curvature = average("f dds", one) - average("dds s", first, second).reshape(p, p) @ c
-        b_student = jnp.diag(curvature) - ds_ds * c[None, :]
-        b_target = jnp.stack([average(f"df{r} ds", one) for r in range(k)], axis=1)
-        v = jnp.concatenate([b_student, b_target], axis=1) @ omega
-        # phi_hd: the displacement squared, term by term, for each pair of slopes j <= l.
-        with_f = average("ff ds ds", rows, columns)
-        triple = average("f ds ds s", np.repeat(rows, p), np.repeat(columns, p), np.tile(one, pairs)).reshape(pairs, p)
-        four = [np.repeat(rows, pairs), np.repeat(columns, pairs), np.tile(rows, pairs), np.tile(columns, pairs)]
-        quadruple = average("ds ds s s", *four).reshape(pairs, pairs)
-        multiplicity = np.where(rows == columns, 1.0, 2.0)
-        squared = with_f - 2.0 * triple @ c + quadruple @ (multiplicity * c[rows] * c[columns])
-        return Moments(
-            v=v,
-            phi_hd=squared[position] + problem.noise * ds_ds,
-            chi=f_s - s_s @ c,
-            excess_risk=0.5 * (average("ff") - 2.0 * c @ f_s + c @ s_s @ c),
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        given = self._given(problem, overlaps, wanted)
+        both = jax.vmap(lambda given: self._sums(given, wanted))(
+            jax.tree.map(lambda x: jnp.stack([x, jnp.abs(x)]), given)
         )
+        # Each link between fields costs some four roundings, and as many are in the sums.
+        rounding = (2 * self.polynomials.total_degree + 16) * float(jnp.finfo(overlaps.Q.dtype).eps)
+        return {name: value + self.moved * rounding * size for name, (value, size) in both.items()}
 
     @property
     def name(self) -> str:
-        return "exact polynomial (Isserlis)"
+        return "exact polynomial (diagram formula)"
+
+    def _given(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Given:
+        s = _student(self.polynomials)
+
+        def target(power: int) -> tuple[Array, Array]:
+            block = _target(self.polynomials, power)
+            return jnp.asarray(block.averages), overlaps.P - block.base * jnp.eye(problem.k)
+
+        return Given(
+            Q=overlaps.Q,
+            M=overlaps.M,
+            omega=overlaps.omega,
+            c=-student_weights(problem, overlaps.a),
+            noise=jnp.asarray(problem.noise),
+            s=(jnp.asarray(s.averages), jnp.diagonal(overlaps.Q) - s.base),
+            f=target(1),
+            ff=target(2) if "excess_risk" in wanted or "phi_hd" in wanted else None,
+        )
+
+    def _sums(self, given: Given, wanted: tuple[str, ...]) -> dict[str, Array]:
+        """The moments from what is given, without a minus sign: with absolute values they are sums of such."""
+        c, degree = given.c, self.polynomials.degree
+        k = given.M.shape[1]
+        orders = _target(self.polynomials, 1).orders
+        f = _at_covariance(*given.f, orders)
+        student = _student(self.polynomials).orders
+        units = jax.vmap(lambda excess: _at_covariance(given.s[0], excess[None, None], student))(given.s[1])
+        derivatives = [jnp.pad(units[:, order:], ((0, 0), (0, order))) for order in range(3)]
+        C = jnp.concatenate([given.M, given.Q], axis=1)
+        links = _links(C, degree)
+
+        near = np.flatnonzero(orders.total <= degree)
+        alpha, total = orders.alpha[near], orders.total[near]
+        linked = jnp.prod(links[:, np.arange(k), alpha], axis=2)
+
+        def with_unit(f: Array, order: int) -> Array:
+            return (linked * derivatives[order][:, total]) @ f[near]
+
+        def two_units(first: int, second: int) -> Float[Array, "p p"]:
+            return jnp.einsum("jln,jn,ln->jl", links[:, k:], derivatives[first], derivatives[second])
+
+        parts: dict[str, Array] = {}
+        if "chi" in wanted or "excess_risk" in wanted:
+            f_s, s_s = with_unit(f, 0), two_units(0, 0)
+            parts["chi"] = f_s + s_s @ c
+            parts["excess_risk"] = 0.5 * c @ (2.0 * f_s + s_s @ c)
+        if "v" in wanted:
+            curvature = with_unit(f, 2) + two_units(2, 0) @ c
+            b_student = jnp.diag(curvature) + two_units(1, 1) * c[None, :]
+            b_target = with_unit(_raised(f, orders), 1)
+            parts["v"] = jnp.concatenate([b_student, b_target], axis=1) @ given.omega
+        if given.ff is not None:
+            ff = _at_covariance(*given.ff, _target(self.polynomials, 2).orders)
+            if "excess_risk" in wanted:
+                parts["excess_risk"] = parts["excess_risk"] + 0.5 * ff[0]
+            if "phi_hd" in wanted:
+                squared = _slopes_and_square(_stages(self.polynomials), f, ff, units, C, links, c)
+                parts["phi_hd"] = squared + given.noise * two_units(1, 1)
+        return {name: parts[name] for name in wanted}
 
 
-class _Frozen(dict):
-    """Tables are structure, made once for each pair of polynomials: the same object is the same table."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-def _make_tables(problem: Problem) -> "_Frozen":
-    coefficients, target = problem.student.activation.coefficients, problem.target.polynomial
-    assert coefficients is not None and target is not None
-    return _tables(coefficients, problem.k, tuple(sorted(target.terms.items())))
-
-
-@lru_cache(maxsize=64)
-def _tables(coefficients: tuple[float, ...], k: int, terms: tuple[tuple[tuple[int, ...], float], ...]) -> "_Frozen":
-    target = Polynomial(k, dict(terms))
-    s = from_coefficients(coefficients)
-    factors = {"s": s, "ds": _derivative(s, 0), "dds": _derivative(_derivative(s, 0), 0)}
-    targets = {"f": target, "ff": target * target} | {f"df{r}": _derivative(target, r) for r in range(k)}
-
-    def table(name: str) -> Table:
-        words = name.split()
-        students = [factors[word] for word in words if word in factors]
-        wanted = [targets[word] for word in words if word in targets]
-        size = len(students) + (k if wanted else 0)
-        product = Polynomial(size, {(0,) * size: 1.0})
-        for position, factor in enumerate(students):
-            product = product * factor.embed(size, (position,))
-        for factor in wanted:
-            product = product * factor.embed(size, tuple(range(len(students), size)))
-        return isserlis(product)
-
-    names = ["ff", "f s", "s s", "ds ds", "f dds", "dds s", "ff ds ds", "f ds ds s", "ds ds s s"]
-    names += [f"df{r} ds" for r in range(k)]
-    return _Frozen({name: table(name) for name in names})
+def _polynomials(problem: Problem, target: Polynomial) -> Polynomials:
+    coefficients = problem.student.activation.coefficients
+    assert coefficients is not None
+    return Polynomials(coefficients, problem.k, tuple(sorted(target.terms.items())))

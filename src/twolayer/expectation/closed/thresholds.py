@@ -1,0 +1,179 @@
+r"""Activations as noisy thresholds: the one idea behind the closed forms of erf, tanh, sigmoid and relu.
+
+A sign seen through Gaussian noise, :math:`E_\xi[\mathrm{sign}(x + \tau\xi)] = \mathrm{erf}(x / \sqrt2 \tau)`, is an
+error function. Averages of products of such units are averages of signs whose fields have the variance
+:math:`\tau^2` added, independently for each factor.
+
+The logistic distribution is a mixture of centred normal distributions (:cite:t:`andrews1974`), so tanh is a mixture of
+error functions. A handful of terms suffices (:cite:t:`monahan1992`): the sup-norm error falls by a factor of about
+seven with each.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.problem import AbstractActivation
+from twolayer.problem.activations import Erf, Relu, Sigmoid, Tanh
+
+# tanh(x) = sum_i w_i erf(x / (sqrt(2) tau_i)): scales tau_i and weights w_i for each number of terms, fitted to the
+# function and its slope in the sup norm. `SUP_ERROR` is what remains; the tests measure it.
+TANH: dict[int, tuple[list[float], list[float]]] = {
+    3: (
+        [0.5350294601292419, 0.8318381796377239, 1.319027056162179],
+        [0.2116433941142983, 0.5849642209609214, 0.2032873998321282],
+    ),
+    4: (
+        [0.4759754134475415, 0.6905580224526422, 1.010780110281743, 1.500200942950454],
+        [0.08535152428259854, 0.4258105997850358, 0.4073884189844764, 0.08143693972193711],
+    ),
+    5: (
+        [0.4345632866327429, 0.6021455110767545, 0.8354062185533314, 1.170478587819574, 1.656985159339041],
+        [0.03419397367486051, 0.259955220849603, 0.4321448559127313, 0.2409345110405806, 0.03276973274720353],
+    ),
+    6: (
+        [
+            0.4033868810345115,
+            0.5407685697583576,
+            0.7220842578266538,
+            0.9712560021279762,
+            1.314270875095688,
+            1.79646911415194,
+        ],
+        [
+            0.01376428798833453,
+            0.1458491796973748,
+            0.3554647830649076,
+            0.3385113272304304,
+            0.133083553039533,
+            0.01332661240964677,
+        ],
+    ),
+    7: (
+        [
+            0.3787725159934795,
+            0.4951737010166195,
+            0.642578472404367,
+            0.8376680998485271,
+            1.098346076118838,
+            1.445307486366252,
+            1.923002306110562,
+        ],
+        [
+            0.00558892385811392,
+            0.07809934145150088,
+            0.2563447485838262,
+            0.3482887467268235,
+            0.2352439970089892,
+            0.07095213397363707,
+            0.005482066717169686,
+        ],
+    ),
+    8: (
+        [
+            0.3586572693366454,
+            0.4596484597494457,
+            0.5833972462826275,
+            0.7421177860503956,
+            0.9487104708889071,
+            1.217242593417914,
+            1.566014279637457,
+            2.039336587356676,
+        ],
+        [
+            0.002290997464505837,
+            0.0406549130070392,
+            0.1707878153805032,
+            0.3041548140219479,
+            0.2896332820182007,
+            0.1531518833651603,
+            0.03704470116908615,
+            0.00228158634510239,
+        ],
+    ),
+}
+SUP_ERROR = {3: 1.1e-4, 4: 1.3e-5, 5: 1.8e-6, 6: 2.6e-7, 7: 4.2e-8, 8: 7.3e-9}
+MOST = max(TANH)
+
+
+def terms_for(rtol: float) -> int:
+    """The number of terms whose sup-norm error is below the accuracy asked for, if there is one.
+
+    At least two more than the fewest: a mixture is judged by its two predecessors.
+    """
+    return next((terms for terms, error in SUP_ERROR.items() if error < rtol and terms - 2 in TANH), MOST)
+
+
+class Thresholds(eqx.Module):
+    r"""An activation as :math:`\sigma(x) = \alpha + \sum_i w_i E_\xi[\beta(x + \tau_i \xi)]`.
+
+    The base :math:`\beta` is the sign, or the relu when ``is_relu``.
+    """
+
+    weights: Any
+    noise: Any  # the variances tau_i^2
+    offset: float = eqx.field(static=True)
+    is_relu: bool = eqx.field(static=True)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the activation is one threshold, and not a mixture that stands for it."""
+        return len(self.weights) == 1
+
+    def padded(self, size: int) -> "Thresholds":
+        """The same with terms of no weight added, so that mixtures of different sizes compile to one program."""
+        more = size - len(self.weights)
+        weights, noise = np.append(self.weights, np.zeros(more)), np.append(self.noise, np.ones(more))
+        return Thresholds(weights, noise, self.offset, self.is_relu)
+
+
+def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds | None:
+    """The activation as noisy thresholds, with that many terms where it is a mixture; None when it is not one."""
+    if isinstance(activation, Erf):
+        return Thresholds(np.ones(1), np.ones(1), 0.0, is_relu=False)
+    if isinstance(activation, Relu):
+        return Thresholds(np.ones(1), np.zeros(1), 0.0, is_relu=True)
+    scales, weights = (np.array(column) for column in TANH[terms])
+    if isinstance(activation, Tanh):
+        return Thresholds(weights, scales**2, 0.0, is_relu=False)
+    if isinstance(activation, Sigmoid):
+        return Thresholds(0.5 * weights, 4.0 * scales**2, 0.5, is_relu=False)
+    return None
+
+
+def mixture(activation: AbstractActivation, terms: int, size: int) -> Thresholds:
+    """The activation with that many terms, padded to a size if it is a mixture at all."""
+    units = thresholds(activation, terms)
+    assert units is not None
+    return units if units.is_exact else units.padded(size)
+
+
+class UnitList(NamedTuple):
+    """Units written out as single thresholds: one row for each term of each unit."""
+
+    fields: np.ndarray  # the field, which is also the unit, that a row belongs to
+    weights: Array
+    noise: Array
+    is_relu: np.ndarray
+    offsets: np.ndarray  # one for each unit
+
+    @property
+    def one_hot(self) -> Float[Array, "rows units"]:
+        """The matrix that sums rows, with their weights, to units."""
+        belongs = self.fields[:, None] == np.arange(len(self.offsets))[None, :]
+        return jnp.where(belongs, self.weights[:, None], 0.0)
+
+
+def unit_list(units: list[Thresholds]) -> UnitList:
+    """All terms of the units, unit after unit."""
+    sizes = [len(unit.weights) for unit in units]
+    return UnitList(
+        fields=np.repeat(np.arange(len(units)), sizes),
+        weights=jnp.concatenate([jnp.asarray(unit.weights) for unit in units]),
+        noise=jnp.concatenate([jnp.asarray(unit.noise) for unit in units]),
+        is_relu=np.repeat([unit.is_relu for unit in units], sizes),
+        offsets=np.array([unit.offset for unit in units]),
+    )

@@ -1,0 +1,305 @@
+r"""Closed forms for students and targets whose units are all noisy thresholds :cite:p:`saad1995`.
+
+Everything is written for rows, the single thresholds of which units consist (`thresholds.py`); covariances are those
+of the fields, with the noise :math:`\tau^2` of each row added on its own diagonal: :math:`\kappa = C + \tau^2`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.linalg import pair_positions
+from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.closed.relu import (
+    Three,
+    arcsine,
+    interpolation_rule,
+    orthant,
+    safe_root,
+    two_steps_and_a_relu,
+    two_steps_and_a_sign,
+    two_steps_and_two_units,
+)
+from twolayer.expectation.closed.thresholds import (
+    Thresholds,
+    UnitList,
+    mixture,
+    terms_for,
+    thresholds,
+    unit_list,
+)
+from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
+from twolayer.expectation.rules import Rule
+from twolayer.problem import Overlaps, Problem
+
+# Nodes of the one-dimensional integral that two steps and two units need; twelve already give ten digits.
+NODES = 20
+
+
+def noisy_determinant(C12: Array, C11: Array, C22: Array, t1: Array, t2: Array) -> Array:
+    r""":math:`(C_{11} + \tau_1^2)(C_{22} + \tau_2^2) - C_{12}^2`, without cancellation: never below its noise part."""
+    return jnp.maximum(C11 * C22 - C12**2, 0.0) + t1 * C22 + t2 * C11 + t1 * t2
+
+
+def means(S: Float[Array, " rows"], units: UnitList) -> Float[Array, " rows"]:
+    r""":math:`E[g]` of each row from the variances of the fields: zero, or :math:`\sqrt{\kappa/2\pi}` for relus."""
+    return jnp.where(jnp.asarray(units.is_relu), safe_root(S + units.noise) / np.sqrt(2.0 * np.pi), 0.0)
+
+
+def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "rows rows"]:
+    r""":math:`E[g_a g_b]` for all rows, from the covariances of their fields.
+
+    .. math::
+        \text{two signs: } \tfrac2\pi \arcsin\frac{C_{ab}}{\sqrt{\kappa_a\kappa_b}}, \qquad
+        \text{sign and relu: } \frac{C_{ab}}{\sqrt{2\pi\kappa_a}}, \qquad
+        \text{two relus: as in } \texttt{relu.py}
+    """
+    variance, noise = jnp.diagonal(C), units.noise
+    rest = safe_root(noisy_determinant(C, variance[:, None], variance[None, :], noise[:, None], noise[None, :]))
+    kinds = set(units.is_relu.tolist())
+    if kinds == {False}:
+        return 2.0 / np.pi * jnp.arctan2(C, rest)
+    kappa = variance + noise
+    angle = arcsine(C, kappa[:, None], kappa[None, :])
+    relus = (rest + C * (np.pi / 2 + angle)) / (2.0 * np.pi)
+    if kinds == {True}:
+        return relus
+    is_relu = jnp.asarray(units.is_relu)
+    of_sign = 1.0 / jnp.sqrt(2.0 * np.pi * jnp.where(is_relu, 1.0, kappa))
+    mixed = C * jnp.where(is_relu[:, None], of_sign[None, :], of_sign[:, None])
+    both, neither = is_relu[:, None] & is_relu[None, :], ~is_relu[:, None] & ~is_relu[None, :]
+    return jnp.where(both, relus, jnp.where(neither, 2.0 / np.pi * angle, mixed))
+
+
+def weighted_square(S: Float[Array, "n n"], units: UnitList, weights: Float[Array, " rows"]) -> Float[Array, ""]:
+    r""":math:`E[(\sum_a w_a g_a)^2]` at the covariance S of the fields."""
+    if np.any(units.is_relu):
+        return weights @ products(S[units.fields][:, units.fields], units) @ weights
+    # Each pair of signs once: the arctangents are the cost of everything here.
+    left, right = np.triu_indices(len(units.fields))
+    first, second = units.fields[left], units.fields[right]
+    variance = jnp.diagonal(S)
+    rest = noisy_determinant(S[first, second], variance[first], variance[second], units.noise[left], units.noise[right])
+    angles = 2.0 / np.pi * jnp.arctan2(S[first, second], safe_root(rest))
+    return jnp.where(left == right, 1.0, 2.0) * weights[left] * weights[right] @ angles
+
+
+def integrals(
+    omega: Float[Array, "n n"], slopes: UnitList, units: UnitList, c: Float[Array, " units"], line: Rule | None
+) -> UnitIntegrals:
+    r"""All integrals over the slopes of the student's units and the values of the given units.
+
+    For signs, with slopes :math:`\sigma' = 2 N(0, \tau^2)`,
+
+    .. math::
+        J_2 = \frac{2}{\pi\sqrt{\kappa_1\kappa_2 - C_{12}^2}}, \qquad
+        I_3 = \frac2\pi \frac{C_{23}\kappa_1 - C_{12}C_{13}}{\kappa_1 \sqrt{\kappa_1\kappa_3 - C_{13}^2}}
+
+    and the four-field average is J_2 times the two-field average at the covariance conditioned on the slopes,
+    :math:`S = C - C_{\cdot,12} K^{-1} C_{12,\cdot}` with :math:`K = C_{\{12\}} + \mathrm{diag}(\tau^2)`.
+    Valid for any covariance, singular ones included. Steps take an integral along ``line``; with None the
+    four-field average is left out.
+    """
+    C = omega[units.fields][:, units.fields]
+    hot = units.one_hot
+    averages, offsets = hot.T @ means(jnp.diagonal(C), units), jnp.asarray(units.offsets)
+    I2 = hot.T @ products(C, units) @ hot
+    I2 = I2 + offsets[:, None] * offsets[None, :]
+    I2 = I2 + offsets[:, None] * averages[None, :] + averages[:, None] * offsets[None, :]
+    of_steps = bool(slopes.is_relu[0])
+    J2, I3 = (_step_pairs if of_steps else _bell_pairs)(omega, slopes, units)
+    if line is None:
+        return UnitIntegrals(I2, J2, I3, None)
+    quartic = _step_quartic(omega, slopes, units, c, line) if of_steps else _bell_quartic(omega, slopes, units, c)
+    return UnitIntegrals(I2, J2, I3, quartic)
+
+
+def _covariances(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array, Array, Array]:
+    """Slopes with all fields, slopes with units, variances of the slopes with noise, determinants with units."""
+    to_fields = omega[slopes.fields]  # (slopes, n)
+    cross = to_fields[:, units.fields]  # (slopes, rows)
+    diagonal = jnp.diagonal(omega)
+    own, other = diagonal[slopes.fields], diagonal[units.fields]
+    noise_own, noise_other = slopes.noise, units.noise
+    det = noisy_determinant(cross, own[:, None], other[None, :], noise_own[:, None], noise_other[None, :])
+    return to_fields, cross, own + noise_own, det
+
+
+def _bell_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
+    """J2 and I3 for slopes that are bells: the derivatives of noisy signs."""
+    hot, weights = slopes.one_hot, units.one_hot
+    J2 = hot.T @ (2.0 / np.pi / jnp.sqrt(_covariances(omega, slopes, slopes)[3])) @ hot
+    to_fields, cross, kappa, det = _covariances(omega, slopes, units)
+    S = omega[:, units.fields][None, :, :] - to_fields[:, :, None] * (cross / kappa[:, None])[:, None, :]
+    of_signs = 2.0 / np.pi / safe_root(jnp.where(jnp.asarray(units.is_relu)[None, :], 1.0, det))
+    of_relus = jnp.broadcast_to((1.0 / jnp.sqrt(2.0 * np.pi * kappa))[:, None], det.shape)
+    factor = jnp.where(jnp.asarray(units.is_relu)[None, :], of_relus, of_signs)
+    return J2, jnp.einsum("aj,auw,aw,wx->jux", hot, S, factor, weights)
+
+
+def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
+    """J2 and I3 for slopes that are steps: the derivatives of relus.
+
+    A unit whose field is zero has no slope: a row of zero weights never moves.
+    """
+    hot, weights = slopes.one_hot, units.one_hot
+    _, among, kappa, _ = _covariances(omega, slopes, slopes)
+    J2 = hot.T @ orthant(among, kappa[:, None], kappa[None, :]) @ hot
+    to_fields, cross, _, det = _covariances(omega, slopes, units)
+    noisy = jnp.diagonal(omega)[units.fields] + units.noise
+    is_relu, is_free = jnp.asarray(units.is_relu), kappa > 0.0
+    safe = jnp.where(is_free, kappa, 1.0)
+    # By Stein's lemma: the covariance with the slope times a bell, and the covariance with the unit times its slope.
+    area = jnp.where(is_relu[None, :] & is_free[:, None], safe_root(det) / (2.0 * np.pi * safe[:, None]), 0.0)
+    bell = 1.0 / jnp.sqrt(2.0 * np.pi * jnp.where(is_relu, 1.0, noisy))
+    slope = jnp.where(is_relu[None, :], orthant(cross, kappa[:, None], noisy[None, :]), bell[None, :])
+    I3 = jnp.einsum("aj,au,aw,wx->jux", hot, to_fields, area, weights)
+    I3 = I3 + jnp.einsum("aj,uw,aw,wx->jux", hot, omega[:, units.fields], slope, weights)
+    pull = jnp.where(is_free, 1.0 / jnp.sqrt(2.0 * np.pi * safe), 0.0)
+    I3 = I3 + jnp.einsum("aj,au,a,x->jux", hot, to_fields, pull, jnp.asarray(units.offsets))
+    moves = hot.T @ jnp.where(is_free, 1.0, 0.0)
+    return J2 * moves[:, None] * moves[None, :], I3 * moves[:, None, None]
+
+
+def _bell_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array) -> Array:
+    """The average of two bells and the squared sum of units, for all pairs of slopes."""
+    det = _covariances(omega, slopes, slopes)[3]
+    offset = c @ units.offsets
+    weights = c[units.fields] * units.weights
+    noise = slopes.noise
+
+    def pair(a: Array, b: Array) -> Array:
+        S = conditioned(
+            omega, jnp.asarray(slopes.fields)[a], jnp.asarray(slopes.fields)[b], noise[a], noise[b], det[a, b]
+        )
+        square = weighted_square(S, units, weights)
+        mean = weights @ means(jnp.diagonal(S)[units.fields], units)
+        return 2.0 / np.pi / jnp.sqrt(det[a, b]) * (square + 2.0 * offset * mean + offset**2)
+
+    return over_slope_pairs(pair, slopes)
+
+
+def conditioned(omega: Array, i: Array, j: Array, noise_i: Array, noise_j: Array, det: Array) -> Float[Array, "n n"]:
+    r"""The covariance of all fields given that two vanish up to noise, :math:`C - C_{ij} K^{-1} C_{ij}^T`."""
+    kii, kjj, kij = omega[i, i] + noise_i, omega[j, j] + noise_j, omega[i, j]
+    ci, cj = omega[:, i], omega[:, j]
+    # K^-1 applied to the two columns first: products of the columns alone would square their size.
+    ti, tj = (kjj * ci - kij * cj) / det, (kii * cj - kij * ci) / det
+    S = omega - ci[:, None] * ti[None, :] - cj[:, None] * tj[None, :]
+    return 0.5 * (S + S.T)
+
+
+def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> Any:
+    """A symmetric function of two slope rows for all pairs, summed to the matrix over the student's units."""
+    rows, columns = np.triu_indices(len(slopes.fields))
+    values = jax.vmap(pair)(jnp.asarray(rows), jnp.asarray(columns))
+    hot = slopes.one_hot
+    return jax.tree.map(lambda x: hot.T @ x[pair_positions(len(slopes.fields))] @ hot, values)
+
+
+def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, line: Rule) -> Array:
+    """The average of two steps and the squared sum of units; slopes and units are single thresholds here."""
+    p, noise = len(slopes.fields), units.noise
+    weights = c[units.fields] * units.weights
+    offset = c @ units.offsets
+    J2 = _step_pairs(omega, slopes, units)[0]
+    left, right = np.triu_indices(p)
+    total = offset**2 * J2[left, right]
+
+    def covariance(index: Array, rows: Array) -> Array:
+        """Of two slopes and then units, given by their rows; the noise of each is its own."""
+        fields = jnp.concatenate([index, jnp.asarray(units.fields)[rows]])
+        return omega[fields][:, fields] + jnp.diag(jnp.concatenate([jnp.zeros(2), noise[rows]]))
+
+    def triple(index: Array, row: Array, is_relu: bool) -> Array:
+        C = covariance(index, row[None])
+        V = Three(aa=C[0, 0], bb=C[1, 1], cc=C[2, 2], ab=C[0, 1], ac=C[0, 2], bc=C[1, 2])
+        average = two_steps_and_a_relu if is_relu else two_steps_and_a_sign
+        return average(V, jnp.max(jnp.diagonal(C)))
+
+    def quadruple(index: Array, row: Array, are_relu: tuple[bool, bool]) -> Array:
+        return two_steps_and_two_units(covariance(index, row), are_relu, line)
+
+    slope_pairs = jnp.asarray(np.stack([left, right], axis=1))
+    over = lambda average, rows: jax.vmap(lambda i: jax.vmap(lambda row: average(i, row))(rows))(slope_pairs)  # noqa: E731
+    relus, signs = np.flatnonzero(units.is_relu), np.flatnonzero(~units.is_relu)
+    if np.any(units.offsets != 0.0):
+        for rows, is_relu in ((relus, True), (signs, False)):
+            if len(rows):
+                once = over(lambda i, row, kind=is_relu: triple(i, row, kind), jnp.asarray(rows))
+                total = total + 2.0 * offset * once @ weights[rows]
+    for first, second, kinds in (
+        (relus, relus, (True, True)),
+        (relus, signs, (True, False)),
+        (signs, signs, (False, False)),
+    ):
+        grid = np.array([(u, w) for u in first for w in second if kinds[0] != kinds[1] or u <= w]).reshape(-1, 2)
+        if len(grid):
+            twice = over(lambda i, row, are=kinds: quadruple(i, row, are), jnp.asarray(grid))
+            multiplicity = np.where(grid[:, 0] == grid[:, 1], 1.0, 2.0)
+            total = total + twice @ (multiplicity * weights[grid[:, 0]] * weights[grid[:, 1]])
+    moves = jnp.where(jnp.diagonal(omega)[slopes.fields] > 0.0, 1.0, 0.0)
+    return total[pair_positions(p)] * moves[:, None] * moves[None, :]
+
+
+class ThresholdUnits(AbstractRule):
+    """Closed forms: the student and every unit of the target are erf, tanh, sigmoid or relu.
+
+    tanh and sigmoid are mixtures of thresholds; two steps and two units take an integral along a ``line``.
+    Fewer terms and fewer points measure what that costs. Erf needs neither.
+    """
+
+    student: Thresholds
+    target: Thresholds
+    line: Rule
+    others: tuple[AbstractEngine, ...] = ()
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        units = problem.target.units
+        student = thresholds(problem.student.activation)
+        if student is None:
+            return Suits(False, f"no closed form for a {problem.student.activation} student")
+        if units is None:
+            return Suits(False, "the target is not a sum of units")
+        target = thresholds(units.activation)
+        if target is None:
+            return Suits(False, f"no closed form for {units.activation} units in the target")
+        if moment == "covariance":
+            return Suits(False, "no closed form for four displacements")
+        return Suits(True)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "ThresholdUnits":
+        assert problem.target.units is not None
+        student, target = problem.student.activation, problem.target.units.activation
+
+        def member(terms: int, most: int, nodes: int) -> "ThresholdUnits":
+            line = interpolation_rule(nodes).padded(NODES)
+            return cls(mixture(student, terms, most), mixture(target, terms, most), line)
+
+        terms = terms_for(rtol)
+        finest = member(terms, terms, NODES)
+        if finest.student.is_exact and finest.target.is_exact and not finest.student.is_relu:
+            return finest
+        coarser = ((terms - 1, int(0.7 * NODES)), (terms - 2, NODES // 2))
+        return with_others([finest, *(member(fewer, terms, nodes) for fewer, nodes in coarser)])
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        c = unit_weights(problem, overlaps.a)
+        units = unit_list([self.student] * problem.p + [self.target] * problem.k)
+        slopes = unit_list([self.student] * problem.p)
+        line = self.line if "phi_hd" in wanted else None
+        values = from_units(c, integrals(overlaps.omega, slopes, units, c, line), problem.noise)
+        return {name: values[name] for name in wanted}
+
+    @property
+    def name(self) -> str:
+        sizes = [np.count_nonzero(unit.weights) for unit in (self.student, self.target)]
+        mixed = f", mixtures of {max(sizes)}" if max(sizes) > 1 else ""
+        line = f", {self.line.size} nodes for four fields" if self.student.is_relu else ""
+        return f"closed form (thresholds{mixed}{line})"

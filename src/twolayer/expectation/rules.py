@@ -1,0 +1,128 @@
+"""Points and weights for Gaussian averages in few dimensions, and how many of them a function needs."""
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy.special import erf
+
+from twolayer.core.precision import double
+from twolayer.problem import AbstractTarget
+
+# Beyond this many deviations nothing of growth below exp(z^2 / 8) adds a digit.
+RANGE = 10.0
+# Orders to try for a function of that many fields, from cheap to dear.
+ORDERS = {1: (16, 24, 32, 48, 64, 96, 128), 2: (12, 16, 24, 32, 48, 64), 3: (12, 16, 20, 24, 32)}
+
+
+class Rule(NamedTuple):
+    """Points and weights. As data, not structure: rules padded to one size compile to one program."""
+
+    points: Any
+    weights: Any
+
+    def padded(self, size: int) -> "Rule":
+        """The same with points of no weight added."""
+        more = size - len(self.weights)
+        points = np.concatenate([self.points, np.zeros((more, *np.shape(self.points)[1:]))])
+        return Rule(points, np.append(self.weights, np.zeros(more)))
+
+    @property
+    def size(self) -> int:
+        """The number of points that count."""
+        return int(np.count_nonzero(self.weights))
+
+
+class SymmetricRule(NamedTuple):
+    """A rule that is its own mirror image: one point of each pair x, -x with its weight, and the weight of zero."""
+
+    half: Rule
+    centre: Any
+
+    def padded(self, size: int) -> "SymmetricRule":
+        """The same with points of no weight added."""
+        return SymmetricRule(self.half.padded(size), self.centre)
+
+
+def coarser_orders(order: int) -> tuple[int, int]:
+    """Orders to compare with, one of them odd: rules of even order all miss what happens at the centre."""
+    return int(0.7 * order) | 1, order // 2
+
+
+@lru_cache(maxsize=64)
+def gauss_hermite(order: int) -> Rule:
+    """The rule for one standard normal."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(order)
+    return Rule(nodes, weights / weights.sum())
+
+
+@lru_cache(maxsize=32)
+def tensor_rule(order: int, fields: int, dropped: float = 1e-24) -> Rule:
+    """The product rule for independent standard normals, points (points, fields).
+
+    Points of less weight than ``dropped`` are left out: they add nothing to a function of moderate growth.
+    """
+    nodes, weights = gauss_hermite(order)
+    grid = np.stack(np.meshgrid(*[nodes] * fields, indexing="ij"), axis=-1).reshape(-1, fields)
+    products = np.prod(np.stack(np.meshgrid(*[weights] * fields, indexing="ij")), axis=0).ravel()
+    kept = products > dropped
+    return Rule(grid[kept], products[kept])
+
+
+def symmetric_rule(order: int, fields: int, dropped: float) -> SymmetricRule:
+    """The product rule, as pairs of a point and its mirror image."""
+    grid, weights = tensor_rule(order, fields, dropped)
+    # The points are in lexicographic order: the mirror image of the first is the last, and the centre in the middle.
+    pairs, has_centre = divmod(len(grid), 2)
+    return SymmetricRule(Rule(grid[-pairs:], weights[-pairs:]), np.asarray(weights[pairs] if has_centre else 0.0))
+
+
+@lru_cache(maxsize=32)
+def legendre_rule(order: int) -> Rule:
+    """Gauss-Legendre on [-1, 1]."""
+    return Rule(*np.polynomial.legendre.leggauss(order))
+
+
+def line_rule(breaks: Float[Array, " breaks"], rule: Rule) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
+    """Nodes and weights for one standard normal and a function that is smooth between the breaks.
+
+    The Gauss-Legendre rule on the panels between them; a break outside the range makes a panel of no length.
+    """
+    ends = jnp.sort(jnp.clip(breaks, -RANGE, RANGE))
+    ends = jnp.concatenate([jnp.array([-RANGE]), ends, jnp.array([RANGE])])
+    x, w = jnp.asarray(rule.points), jnp.asarray(rule.weights)
+    half = 0.5 * (ends[1:] - ends[:-1])
+    nodes = 0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x[None, :]
+    weights = half[:, None] * w[None, :] * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
+    return nodes.ravel(), weights.ravel()
+
+
+def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[int, float]:
+    """The order of a product rule that averages products of the target and of thresholds, and the error it leaves.
+
+    Orders are raised until a rule and one of 0.7 times its order agree on averages of the target, its square, and its
+    product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled: one evaluation serves all.
+    """
+    orders = ORDERS[target.k]
+    tried = sorted({n for order in orders for n in (order, coarser_orders(order)[0])})
+    rules = [tensor_rule(order, target.k) for order in tried]
+    bounds = np.cumsum([0] + [len(weights) for _, weights in rules])
+    root = np.linalg.cholesky(np.asarray(target.target_overlaps))
+    with double():
+        values = np.asarray(target(jnp.asarray(np.concatenate([grid for grid, _ in rules]) @ root.T)))
+    averages = {}
+    for order, (grid, weights), (first, last) in zip(tried, rules, pairwise(bounds), strict=True):
+        f = values[first:last]
+        thresholds = erf(grid / (np.sqrt(2.0) * narrowest))
+        averages[order] = np.concatenate([[weights @ f, weights @ f**2], (weights * f) @ thresholds])
+    left = np.inf
+    for order in orders:
+        fine, coarse = averages[order], averages[coarser_orders(order)[0]]
+        scale = np.sqrt(max(fine[1], 1e-300)) + fine[1]
+        left = float(np.max(np.abs(fine - coarse)) / scale)
+        if left < rtol:
+            return order, left
+    return orders[-1], left

@@ -1,0 +1,129 @@
+r"""Pairs of smooth units by their Hermite series (Mehler's formula), with a bound on what is cut off.
+
+With :math:`h_u(r) = E[\sigma_u(\sqrt{q_u}\,\xi)\,\mathrm{He}_r(\xi)] / \sqrt{r!}` and :math:`\rho` the correlation,
+
+.. math:: E[\sigma_u \sigma_w] = \sum_{r < R} h_u(r)\,h_w(r)\,\rho^r + \text{rest}, \qquad
+          |\text{rest}| \le |\rho|^R \big(\|\sigma_u\|^2 - \textstyle\sum h_u^2\big)^{1/2}
+          \big(\|\sigma_w\|^2 - \sum h_w^2\big)^{1/2}
+
+by the inequality of Cauchy and Schwarz: what a series of orthogonal functions lacks is known from its norm.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.estimate import Estimate
+from twolayer.expectation.base import ROUNDING, SAFETY, AbstractEngine, Suits
+from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
+from twolayer.expectation.rules import Rule, gauss_hermite
+from twolayer.expectation.slices import one_slope_integrals
+from twolayer.problem import AbstractActivation, Overlaps, Problem
+
+TERMS = 64
+NODES = 128
+
+
+def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "nodes terms"]:
+    r""":math:`\mathrm{He}_r(x) / \sqrt{r!}` for r below the number of terms."""
+    columns = [np.ones_like(x), x]
+    for r in range(1, TERMS - 1):
+        columns.append((x * columns[-1] - np.sqrt(r) * columns[-2]) / np.sqrt(r + 1))
+    return np.stack(columns, axis=1)
+
+
+class Series(AbstractEngine):
+    """Hermite series, whose coefficients are integrals in one dimension.
+
+    Serves the risk and the moments with one slope of smooth units, at a cost that hardly grows with their number.
+    """
+
+    rule: Rule
+    functions: Any
+    # One adds the bound on what is cut off, zero does not.
+    bound: Any = 0.0
+
+    @property
+    def rtol(self) -> float:
+        return 0.0
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        units = problem.target.units
+        if moment not in ("excess_risk", "chi", "v"):
+            return Suits(False, "a series in the correlations of four fields converges too slowly")
+        if units is None:
+            return Suits(False, "the target is not a sum of units")
+        if problem.student.activation.kinks or units.activation.kinks:
+            return Suits(False, "the series of a function with kinks converges slowly")
+        return Suits(True)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Series":
+        rule = gauss_hermite(NODES)
+        return cls(rule, hermite_functions(rule.points), np.asarray(0.0))
+
+    def variants(self) -> tuple[AbstractEngine, ...]:
+        coarse = gauss_hermite(int(0.7 * NODES)).padded(NODES)
+        with_bound = Series(self.rule, self.functions, np.asarray(1.0))
+        return (self, Series(coarse, hermite_functions(coarse.points), np.asarray(0.0)), with_bound)
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        def error(x: Any, coarse: Any, bounded: Any) -> Any:
+            return SAFETY * abs(x - coarse) + abs(bounded - x) + ROUNDING * (1.0 + abs(x))
+
+        return Estimate(results[0], jax.tree.map(error, *results))
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        assert problem.target.units is not None
+        p, omega = problem.p, overlaps.omega
+        scale = safe_root(jnp.diagonal(omega))
+        student, target = problem.student.activation, problem.target.units.activation
+        value, slope, along = (
+            [jnp.concatenate(pair) for pair in zip(mine, theirs, strict=True)]
+            for mine, theirs in zip(
+                self._coefficients(student, scale[:p]), self._coefficients(target, scale[p:]), strict=True
+            )
+        )
+        sizes = scale[:, None] * scale[None, :]
+        rho = jnp.where(sizes > 0.0, omega / jnp.where(sizes > 0.0, sizes, 1.0), 0.0)
+        rho = jnp.clip(rho, -1.0, 1.0)
+        I2, bound_I2 = self._sum(value, value, rho)
+        A, bound_A = self._sum([x[:p] for x in along], value, rho[:p])
+        B, bound_B = self._sum([x[:p] for x in slope], slope, rho[:p])
+        c = unit_weights(problem, overlaps.a)
+        I3 = one_slope_integrals(omega, p, np.arange(len(c)), A, B)
+        values = from_units(c, UnitIntegrals(I2, B[:, :p], I3, None), 0.0)
+        bound_I3 = one_slope_integrals(omega, p, np.arange(len(c)), bound_A, bound_B, abs)
+        bounds = from_units(abs(c), UnitIntegrals(bound_I2, bound_B[:, :p], bound_I3, None), 0.0)
+        return {name: values[name] + self.bound * bounds[name] for name in wanted}
+
+    def _coefficients(self, activation: AbstractActivation, scale: Float[Array, " units"]) -> list[list[Array]]:
+        """Of the activation, its slope, and the field times its slope: the series, and the squared norm it leaves."""
+        x, w, functions = (jnp.asarray(table) for table in (*self.rule, self.functions))
+        fields = scale[:, None] * x[None, :]
+        slope = activation.derivative(fields)
+        found = []
+        for values in (activation(fields), slope, fields * slope):
+            series = (values * w[None, :]) @ functions
+            norm = values**2 @ w
+            # Rounding of the norm is as much as can be lost in the difference.
+            left = jnp.maximum(norm - jnp.sum(series**2, axis=1), 0.0) + 1e-15 * norm
+            found.append([series, left])
+        return found
+
+    def _sum(self, first: list[Array], second: list[Array], rho: Array) -> tuple[Array, Array]:
+        """Mehler's sum for all pairs, and the bound on its rest."""
+        # By repeated products: with finite derivatives at zero correlation.
+        ladder = jnp.cumprod(jnp.broadcast_to(rho[:, :, None], (*rho.shape, TERMS - 1)), axis=2)
+        powers = jnp.concatenate([jnp.ones((*rho.shape, 1)), ladder], axis=2)
+        total = jnp.einsum("ur,wr,uwr->uw", first[0], second[0], powers)
+        return total, abs(powers[:, :, -1] * rho) * jnp.sqrt(first[1][:, None] * second[1][None, :])
+
+    @property
+    def name(self) -> str:
+        return f"Hermite series, {TERMS} terms"

@@ -1,0 +1,199 @@
+r"""The lower moments of any student: integrate along one student field first, where its kinks stand at known places.
+
+For a function h of further fields (another unit, or the target), with :math:`C_{ju}` the covariances,
+
+.. math:: E[\sigma'_j\,\ell_u\,h] = \frac{C_{ju}}{C_{jj}}\,E[\sigma'_j \lambda_j h]
+          + \Big(C_{u\cdot} - \frac{C_{ju}}{C_{jj}} C_{j\cdot}\Big) \cdot E[\sigma'_j \nabla h]
+
+by Stein's lemma for the part of the field u that is independent of the field j. Two fields suffice for a pair of units,
+k + 1 for a target of k fields. Nothing is divided by a conditional variance, so singular overlaps are no exception.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.fields import count, static
+from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.moments import (
+    TargetIntegrals,
+    UnitIntegrals,
+    from_target,
+    from_units,
+    student_weights,
+    unit_weights,
+)
+from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rule, line_rule, order_for, tensor_rule
+from twolayer.expectation.tilted import suits_smooth_target
+from twolayer.problem import AbstractActivation, Overlaps, Problem
+
+# Nodes on each panel between kinks.
+PANEL = 48
+# How far, in widths, a kink smeared by near-determined fields is felt: erf(8 / sqrt 2) is one.
+SMEAR = 8.0
+
+
+def _ratio(x: Array, y: Array) -> Array:
+    """The ratio, and zero where the denominator is: a field of no variance has no covariances either."""
+    return jnp.where(y > 0.0, x / jnp.where(y > 0.0, y, 1.0), 0.0)
+
+
+def _place(position: Array, scale: Array) -> Array:
+    """Where a kink stands in units of the deviation; beyond the range on its side when there is no deviation."""
+    is_free = scale > 1e-300
+    return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 2.0 * RANGE * jnp.sign(position))
+
+
+def one_slope_integrals(
+    omega: Float[Array, "n n"],
+    p: int,
+    units: np.ndarray,
+    along: Float[Array, "p units"],
+    slopes: Float[Array, "p units"],
+    size: Callable[[Array], Array] = lambda x: x,
+) -> Float[Array, "p n units"]:
+    r""":math:`I_3` from :math:`E[\sigma'_j \lambda_j \sigma_w]` and :math:`E[\sigma'_j \sigma'_w]`.
+
+    With ``size=abs`` and bounds in their places, a bound on it.
+    """
+    rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
+    rest = omega[None, :, units] - rate[:, :, None] * omega[:p, None, units]
+    return size(rate)[:, :, None] * along[:, None, :] + size(rest) * slopes[:, None, :]
+
+
+def pair(
+    first: AbstractActivation, second: AbstractActivation, C: Float[Array, "2 2"], panel: Rule
+) -> Float[Array, "3"]:
+    r""":math:`E[\sigma\rho],\ E[\sigma' x \rho],\ E[\sigma'\rho']` for :math:`\sigma(x), \rho(y)`.
+
+    The outer rule runs along x, broken at the kinks of the first function and, where y is nearly determined by x,
+    around the places at which y passes a kink of the second; the inner rule runs along the rest of y.
+    """
+    scale = safe_root(C[0, 0])
+    pull = _ratio(C[0, 1], scale)
+    width = safe_root(C[1, 1] - pull**2)
+    breaks = [_place(jnp.asarray(kink), scale) for kink in first.kinks]
+    for kink in second.kinks:
+        centre, spread = _place(jnp.asarray(kink) * jnp.sign(pull), abs(pull)), _place(SMEAR * width, abs(pull))
+        breaks += [centre, centre - spread, centre + spread]
+    outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), panel)
+    x = scale * outer
+
+    def at(mean: Array) -> tuple[Array, Array]:
+        places = [_place(kink - mean, width) for kink in second.kinks]
+        inner, weights = line_rule(jnp.stack(places) if places else jnp.zeros(1), panel)
+        y = mean + width * inner
+        return weights @ second(y), weights @ second.derivative(y)
+
+    value, slope = jax.vmap(at)(pull * outer)
+    sigma, sigma_slope = first(x), first.derivative(x)
+    averages = [sigma * value, sigma_slope * x * value, sigma_slope * slope]
+    return jnp.stack([outer_weights @ average for average in averages])
+
+
+class Slices(AbstractRule):
+    """Rules on the ``panel`` between kinks along one field, and a product ``rule`` for the target fields.
+
+    Serves the risk and the moments with one slope; two slopes touch too many fields at once.
+    """
+
+    panel: Rule
+    rule: Rule | None
+    order: int = static(count("order", low=0, high=128))
+    others: tuple[AbstractEngine, ...] = ()
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        if moment not in ("excess_risk", "chi", "v"):
+            return Suits(False, f"{problem.k + 3} fields, limit {problem.k + 1}")
+        return Suits(True) if problem.target.units is not None else suits_smooth_target(problem)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Slices":
+        panels = [legendre_rule(n).padded(PANEL) for n in (PANEL, int(0.7 * PANEL), PANEL // 2)]
+        if problem.target.units is not None:
+            return with_others([cls(panel, None, 0) for panel in panels])
+        order, _ = order_for(problem.target, rtol, 1.0)
+        rules = [tensor_rule(n, problem.k, 1e-9 * rtol) for n in (order, *coarser_orders(order))]
+        size = len(rules[0].weights)
+        pairs = zip(panels, rules, strict=True)
+        return with_others([cls(panel, rule.padded(size), order) for panel, rule in pairs])
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        if problem.target.units is not None:
+            c = unit_weights(problem, overlaps.a)
+            activations = [problem.student.activation, problem.target.units.activation]
+            values = from_units(c, self._units(problem, overlaps, activations), 0.0)
+        else:
+            c = student_weights(problem, overlaps.a)
+            own = self._units(problem, overlaps, [problem.student.activation])
+            values = from_target(c, own, self._target(problem, overlaps), 0.0)
+        return {name: values[name] for name in wanted}
+
+    def _units(self, problem: Problem, overlaps: Overlaps, kinds: list[AbstractActivation]) -> UnitIntegrals:
+        """Integrals over pairs of units: those of the student, and those of the target when it has any."""
+        p, omega = problem.p, overlaps.omega
+        groups = [np.arange(p), np.arange(p, p + problem.k)][: len(kinds)]
+        blocks = [[self._pairs(kinds, groups, omega, i, j) for j in range(len(kinds))] for i in range(len(kinds))]
+        whole = _join(blocks)
+        I2 = 0.5 * (whole[..., 0] + whole[..., 0].T)
+        along, slopes = whole[:p, :, 1], whole[:p, :, 2]
+        I3 = one_slope_integrals(omega, p, np.concatenate(groups), along, slopes)
+        return UnitIntegrals(I2, slopes[:, :p], I3, None)
+
+    def _pairs(
+        self, kinds: list[AbstractActivation], groups: list[np.ndarray], omega: Array, i: int, j: int
+    ) -> Float[Array, "rows columns 3"]:
+        """All pairs between two groups of units of one kind each."""
+
+        def at(u: Array, w: Array) -> Array:
+            index = jnp.stack([u, w])
+            return pair(kinds[i], kinds[j], omega[index][:, index], self.panel)
+
+        return jax.vmap(lambda u: jax.vmap(lambda w: at(u, w))(jnp.asarray(groups[j])))(jnp.asarray(groups[i]))
+
+    def _target(self, problem: Problem, overlaps: Overlaps) -> TargetIntegrals:
+        p, omega, activation = problem.p, overlaps.omega, problem.student.activation
+        assert self.rule is not None
+        grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
+        root = jnp.linalg.cholesky(overlaps.P)
+
+        def one(point: Float[Array, " k"]) -> Array:
+            return problem.target(point[None, :])[0]
+
+        value_and_slope = jax.vmap(jax.vmap(jax.value_and_grad(one)))
+
+        def along(m: Float[Array, " k"], q: Array) -> tuple[Array, Array, Array]:
+            """E[f sigma], E[sigma' x f] and E[sigma' grad f] for one student field of variance q."""
+            scale = safe_root(q)
+            breaks = [_place(jnp.asarray(kink), scale) for kink in activation.kinks]
+            outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), self.panel)
+            v = _ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
+            # The square root of I - v v^T, which is singular when the field lies within the target's.
+            left = safe_root(1.0 - v @ v)
+            rest = root - (root @ v)[:, None] * v[None, :] / (1.0 + left)
+            points = _ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
+            f, slope = value_and_slope(points)
+            f, slope = f @ weights, jnp.einsum("xgk,g->xk", slope, weights)
+            x = scale * outer
+            sigma, sigma_slope = outer_weights * activation(x), outer_weights * activation.derivative(x)
+            return sigma @ f, (sigma_slope * x) @ f, sigma_slope @ slope
+
+        fs, own, slopes = jax.vmap(along)(overlaps.M, jnp.diagonal(overlaps.Q))
+        rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])
+        rest = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
+        fv = rate * own[:, None] + jnp.einsum("jur,jr->ju", rest, slopes)
+        return TargetIntegrals(weights @ problem.target(grid @ root.T) ** 2, fs, fv)
+
+    @property
+    def name(self) -> str:
+        target = f", Gauss-Hermite of order {self.order} for the target" if self.order else ""
+        return f"slices, {self.panel.size} nodes between kinks{target}"
+
+
+def _join(blocks: list[list[Array]]) -> Float[Array, "n n 3"]:
+    return jnp.concatenate([jnp.concatenate(row, axis=1) for row in blocks], axis=0)

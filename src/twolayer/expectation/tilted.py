@@ -1,0 +1,154 @@
+r"""Students of noisy signs on any smooth target: the student is integrated in closed form, the k target fields remain.
+
+The slope of a noisy sign is a Gaussian bell, :math:`\sigma' = 2 N(\lambda; 0, \tau^2)`. A product with bells tilts the
+Gaussian measure of the fields into another centred one, whose covariance is known; under it the student's units given
+the target fields are error functions. Every average is then one over the k target fields, whatever the width p.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+from twolayer.core.fields import count, static
+from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.closed.thresholds import (
+    Thresholds,
+    UnitList,
+    mixture,
+    terms_for,
+    thresholds,
+    unit_list,
+)
+from twolayer.expectation.closed.units import conditioned, integrals, noisy_determinant, over_slope_pairs
+from twolayer.expectation.moments import TargetIntegrals, from_target, student_weights
+from twolayer.expectation.rules import ORDERS, Rule, SymmetricRule, coarser_orders, order_for, symmetric_rule
+from twolayer.expectation.tails import tail_share
+from twolayer.problem import AbstractTarget, Overlaps, Problem
+
+MAX_FIELDS = max(ORDERS)
+# The rule must reach where the average is made: this far out, and missing no more than this part of it.
+REACH, TAIL = 7.0, 1e-4
+# A target on which the finest rule still changes by this much is not served.
+UNSETTLED = 1e-3
+# Points of less weight than this part of the accuracy add nothing to a target of moderate growth.
+DROPPED = 1e-9
+# Bells need no integral along a line.
+NO_LINE = Rule(np.zeros(0), np.zeros(0))
+
+
+class Tilted(AbstractRule):
+    """Closed forms for the student, a Gauss-Hermite product rule for the k target fields."""
+
+    student: Thresholds
+    rule: SymmetricRule
+    order: int = static(count("order", low=2, high=128))
+    others: tuple[AbstractEngine, ...] = ()
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        student = thresholds(problem.student.activation)
+        if student is None or student.is_relu:
+            return Suits(False, f"the slope of {problem.student.activation} is not a sum of Gaussian bells")
+        if moment == "covariance":
+            return Suits(False, "no closed form for four displacements")
+        return suits_smooth_target(problem)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Tilted":
+        activation = problem.student.activation
+        student = thresholds(activation)
+        assert student is not None
+        terms = terms_for(rtol)
+        order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
+        rules = [symmetric_rule(n, problem.k, DROPPED * rtol) for n in (order, *coarser_orders(order))]
+        size = len(rules[0].half.weights)
+        return with_others(
+            [
+                cls(mixture(activation, terms - fewer, terms), rule.padded(size), order)
+                for fewer, rule in enumerate(rules)
+            ]
+        )
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        units = unit_list([self.student] * problem.p)
+        c = student_weights(problem, overlaps.a)
+        with_four = "phi_hd" in wanted
+        own = integrals(overlaps.omega, units, units, c, NO_LINE if with_four else None)
+        values = from_target(c, own, self._target_integrals(problem, overlaps, units, c, with_four), problem.noise)
+        return {name: values[name] for name in wanted}
+
+    def _target_integrals(
+        self, problem: Problem, overlaps: Overlaps, units: UnitList, c: Float[Array, " p"], with_four: bool
+    ) -> TargetIntegrals:
+        p, omega = problem.p, overlaps.omega
+        grid, weights = jnp.asarray(self.rule.half.points), jnp.asarray(self.rule.half.weights)
+        noise, offsets = units.noise, jnp.asarray(units.offsets)
+
+        def averages(L: Float[Array, "k k"]) -> tuple[Array, Array, Float[Array, " half"]]:
+            """E[f] and E[f^2] for target fields of covariance L L^T, and the weighted odd part of f."""
+            points = grid @ L.T
+            plus, minus = problem.target(points), problem.target(-points)
+            zero = problem.target(jnp.zeros((1, len(L))))[0]
+            mean = weights @ (plus + minus) + self.rule.centre * zero
+            square = weights @ (plus**2 + minus**2) + self.rule.centre * zero**2
+            return mean, square, weights * (plus - minus)
+
+        def signs(S: Float[Array, "n n"], L: Float[Array, "k k"]) -> Float[Array, "half rows"]:
+            """The rows of the student given the target fields, at the same points: error functions, odd."""
+            R = solve_triangular(L, S[p:, :p], lower=True).T  # (p, k): covariances with independent normals
+            rest = jnp.maximum(jnp.diagonal(S)[:p] - jnp.sum(R**2, axis=1), 0.0)
+            slopes = R[units.fields] / jnp.sqrt(2.0 * (rest[units.fields] + noise))[:, None]
+            return jax.lax.erf(grid @ slopes.T)
+
+        def one_slope(row: Array) -> Array:
+            j = jnp.asarray(units.fields)[row]
+            kappa = omega[j, j] + noise[row]
+            S = omega - omega[:, j][:, None] * (omega[:, j] / kappa)[None, :]
+            L = jnp.linalg.cholesky(S[p:, p:])
+            odd = averages(L)[2] @ grid  # E[g f]
+            return 2.0 / jnp.sqrt(2.0 * np.pi * kappa) * S[:, p:] @ solve_triangular(L.T, odd, lower=False)
+
+        def two_slopes(a: Array, b: Array) -> tuple[Array, Array]:
+            i, j = jnp.asarray(units.fields)[a], jnp.asarray(units.fields)[b]
+            det = noisy_determinant(omega[i, j], omega[i, i], omega[j, j], noise[a], noise[b])
+            S = conditioned(omega, i, j, noise[a], noise[b], det)
+            L = jnp.linalg.cholesky(S[p:, p:])
+            mean, square, odd = averages(L)
+            student = (odd @ signs(S, L)) @ (units.weights * c[units.fields]) + (c @ offsets) * mean
+            density = 2.0 / np.pi / jnp.sqrt(det)
+            return density * square, density * student
+
+        root = jnp.linalg.cholesky(overlaps.P)
+        mean, square, odd = averages(root)
+        hot = units.one_hot
+        ffdd, fsdd = over_slope_pairs(two_slopes, units) if with_four else (None, None)
+        return TargetIntegrals(
+            ff=square,
+            fs=hot.T @ (odd @ signs(omega, root)) + offsets * mean,
+            fv=hot.T @ jax.vmap(one_slope)(jnp.arange(len(units.fields))),
+            ffdd=ffdd,
+            fsdd=fsdd,
+        )
+
+    @property
+    def name(self) -> str:
+        terms = np.count_nonzero(self.student.weights)
+        mixed = f", mixtures of {terms}" if terms > 1 else ""
+        return f"closed form of the student{mixed}; Gauss-Hermite {self.order}^{self.rule.half.points.shape[1]}"
+
+
+def suits_smooth_target(problem: Problem) -> Suits:
+    """Whether a product rule over the k target fields serves."""
+    target: AbstractTarget = problem.target
+    if not target.is_smooth:
+        return Suits(False, "a target with kinks defeats a smooth rule")
+    if target.k > MAX_FIELDS:
+        return Suits(False, f"{target.k} target fields, limit {MAX_FIELDS}")
+    if tail_share(target, REACH) > TAIL:
+        return Suits(False, "the target grows so fast that the rule does not reach where its average is made")
+    left = order_for(target, UNSETTLED, 1.0)[1]
+    if left > UNSETTLED:
+        return Suits(False, f"the target oscillates: the finest rule is settled to {left:.0e} only")
+    return Suits(True)
