@@ -71,7 +71,7 @@ def main() -> None:
     rows = []
     with double():
         plan, _ = make_plan(problem, training, TIMES[-1], list(TIMES), 1, 0)
-        engine = choose(problem).engine
+        engine = choose(problem)
         times = jnp.asarray(TIMES)
         limit = np.asarray(plan.limit)
 

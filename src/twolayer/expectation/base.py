@@ -81,6 +81,8 @@ class AbstractRule(AbstractEngine):
     """
 
     others: AbstractVar[tuple["AbstractEngine", ...]]
+    # The least error that is claimed, relative to a number of order one: rounding, and what else is known.
+    floor: AbstractVar[float]
 
     @property
     def rtol(self) -> float:
@@ -95,7 +97,7 @@ class AbstractRule(AbstractEngine):
 
         def error(x: Any, *coarse: Any) -> Any:
             spread = sum(weight * abs(x - y) for weight, y in zip(weights, coarse, strict=False))
-            return spread + ROUNDING * (1.0 + abs(x))
+            return spread + self.floor * (1.0 + abs(x))
 
         return Estimate(fine, jax.tree.map(error, fine, *others))
 

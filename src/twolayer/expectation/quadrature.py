@@ -1,10 +1,12 @@
 """Gauss-Hermite quadrature on the whole space of fields: smooth functions of few fields, and polynomials exactly."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from twolayer.core.fields import count, static
-from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.rules import Rule, coarser_orders, tensor_rule
 from twolayer.expectation.tails import tail_share
@@ -33,6 +35,8 @@ class Quadrature(AbstractRule):
     rule: Rule
     order: int = static(count("order", high=128))
     others: tuple[AbstractEngine, ...] = ()
+
+    floor: ClassVar[float] = ROUNDING
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

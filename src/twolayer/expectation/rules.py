@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from scipy.special import erf
 
 from twolayer.core.precision import double
+from twolayer.expectation.base import SAFETY
 from twolayer.problem import AbstractTarget
 
 # Beyond this many deviations nothing of growth below exp(z^2 / 8) adds a digit.
@@ -123,6 +124,6 @@ def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[in
         fine, coarse = averages[order], averages[coarser_orders(order)[0]]
         scale = np.sqrt(max(fine[1], 1e-300)) + fine[1]
         left = float(np.max(np.abs(fine - coarse)) / scale)
-        if left < rtol:
+        if SAFETY * left < rtol:
             return order, left
     return orders[-1], left

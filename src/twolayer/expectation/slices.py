@@ -10,6 +10,7 @@ k + 1 for a target of k fields. Nothing is divided by a conditional variance, so
 """
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.fields import count, static
-from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.moments import (
     TargetIntegrals,
@@ -105,6 +106,8 @@ class Slices(AbstractRule):
     rule: Rule | None
     order: int = static(count("order", low=0, high=128))
     others: tuple[AbstractEngine, ...] = ()
+
+    floor: ClassVar[float] = ROUNDING
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

@@ -5,6 +5,7 @@ Gaussian measure of the fields into another centred one, whose covariance is kno
 the target fields are error functions. Every average is then one over the k target fields, whatever the width p.
 """
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from twolayer.core.fields import count, static
-from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.thresholds import (
     Thresholds,
     UnitList,
@@ -43,6 +44,7 @@ class Tilted(AbstractRule):
 
     student: Thresholds
     rule: SymmetricRule
+    floor: float = eqx.field(static=True)
     order: int = static(count("order", low=2, high=128))
     others: tuple[AbstractEngine, ...] = ()
 
@@ -64,9 +66,11 @@ class Tilted(AbstractRule):
         order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
         rules = [symmetric_rule(n, problem.k, DROPPED * rtol) for n in (order, *coarser_orders(order))]
         size = len(rules[0].half.weights)
+        # Two mixtures may agree by accident, but none is further from its activation than this.
+        floor = max(ROUNDING, mixture(activation, terms, terms).sup_error)
         return with_others(
             [
-                cls(mixture(activation, terms - fewer, terms), rule.padded(size), order)
+                cls(mixture(activation, terms - fewer, terms), rule.padded(size), floor, order)
                 for fewer, rule in enumerate(rules)
             ]
         )

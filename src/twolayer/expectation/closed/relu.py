@@ -19,6 +19,8 @@ from twolayer.expectation.rules import Rule
 
 # Below this part of a field's variance a conditional variance is rounding: the field is then determined.
 DEGENERATE = 1e-13
+# Fields whose squared correlation is this close to one coincide, as far as numbers can tell.
+COINCIDENT = 1e-15
 
 
 def safe_root(x: Array) -> Array:
@@ -38,7 +40,7 @@ def arcsine(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> A
     rho = jnp.where(usable, c12, 0.0) / jnp.sqrt(a * b)
     # (1 - rho)(1 + rho) has a square root of infinite slope at full correlation: no derivative is taken through there.
     rest = (1.0 - rho) * (1.0 + rho)
-    inside = rest > 1e-30
+    inside = rest > COINCIDENT
     return jnp.where(inside, jnp.arctan2(rho, jnp.sqrt(jnp.where(inside, rest, 1.0))), jnp.sign(rho) * np.pi / 2)
 
 
@@ -49,7 +51,9 @@ def orthant(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> A
 
 def two_units(c12: Array, c11: Array, c22: Array) -> Array:
     r""":math:`E[(x_1)_+ (x_2)_+]`."""
-    return (safe_root(c11 * c22 - c12**2) + c12 * (np.pi / 2 + arcsine(c12, c11, c22))) / (2.0 * np.pi)
+    determinant = c11 * c22 - c12**2
+    area = safe_root(jnp.where(determinant > COINCIDENT * c11 * c22, determinant, 0.0))
+    return (area + c12 * (np.pi / 2 + arcsine(c12, c11, c22))) / (2.0 * np.pi)
 
 
 class Three(dict[str, Array]):

@@ -1,9 +1,11 @@
 r"""Closed forms for units that are all :math:`x^2`: a few products of small matrices, no loop over units."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits
+from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits
 from twolayer.expectation.moments import unit_weights
 from twolayer.problem import Overlaps, Problem
 from twolayer.problem.activations import SquareActivation
@@ -22,6 +24,8 @@ class SquareUnits(AbstractRule):
     """
 
     others: tuple[AbstractEngine, ...] = ()
+
+    floor: ClassVar[float] = ROUNDING
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

@@ -119,6 +119,11 @@ class Thresholds(eqx.Module):
     is_relu: bool = eqx.field(static=True)
 
     @property
+    def sup_error(self) -> float:
+        """The largest distance of the mixture from the activation; zero for a single threshold."""
+        return SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
+
+    @property
     def is_exact(self) -> bool:
         """Whether the activation is one threshold, and not a mixture that stands for it."""
         return len(self.weights) == 1

@@ -7,14 +7,16 @@ of the fields, with the noise :math:`\tau^2` of each row added on its own diagon
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import pair_positions
-from twolayer.expectation.base import AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import (
+    COINCIDENT,
     Three,
     arcsine,
     interpolation_rule,
@@ -37,12 +39,18 @@ from twolayer.expectation.rules import Rule
 from twolayer.problem import Overlaps, Problem
 
 # Nodes of the one-dimensional integral that two steps and two units need; twelve already give ten digits.
-NODES = 20
+NODES = 28
+# The angle between two relus that nearly coincide is a square root of rounding. Coarser versions are computed at
+# covariances moved by rounding, away from coincidence, so that the error shows it.
+NUDGE = 1e-15
 
 
 def noisy_determinant(C12: Array, C11: Array, C22: Array, t1: Array, t2: Array) -> Array:
     r""":math:`(C_{11} + \tau_1^2)(C_{22} + \tau_2^2) - C_{12}^2`, without cancellation: never below its noise part."""
-    return jnp.maximum(C11 * C22 - C12**2, 0.0) + t1 * C22 + t2 * C11 + t1 * t2
+    determinant = C11 * C22 - C12**2
+    # One field with itself: what is left of the difference is rounding, and its square root would not be.
+    determinant = jnp.where(determinant > COINCIDENT * C11 * C22, determinant, 0.0)
+    return determinant + t1 * C22 + t2 * C11 + t1 * t2
 
 
 def means(S: Float[Array, " rows"], units: UnitList) -> Float[Array, " rows"]:
@@ -246,6 +254,13 @@ def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, lin
     return total[pair_positions(p)] * moves[:, None] * moves[None, :]
 
 
+def _directions(n: int) -> Float[np.ndarray, "n n"]:
+    """How rounding might move a covariance: variances up, covariances down, each by an amount of its own."""
+    sizes = np.random.default_rng(0).uniform(0.5, 1.5, (n, n))
+    sizes = 0.5 * (sizes + sizes.T)
+    return np.where(np.eye(n, dtype=bool), sizes, -sizes)
+
+
 class ThresholdUnits(AbstractRule):
     """Closed forms: the student and every unit of the target are erf, tanh, sigmoid or relu.
 
@@ -256,6 +271,8 @@ class ThresholdUnits(AbstractRule):
     student: Thresholds
     target: Thresholds
     line: Rule
+    nudge: Any
+    floor: float = eqx.field(static=True)
     others: tuple[AbstractEngine, ...] = ()
 
     @classmethod
@@ -278,23 +295,29 @@ class ThresholdUnits(AbstractRule):
         assert problem.target.units is not None
         student, target = problem.student.activation, problem.target.units.activation
 
-        def member(terms: int, most: int, nodes: int) -> "ThresholdUnits":
-            line = interpolation_rule(nodes).padded(NODES)
-            return cls(mixture(student, terms, most), mixture(target, terms, most), line)
-
         terms = terms_for(rtol)
-        finest = member(terms, terms, NODES)
-        if finest.student.is_exact and finest.target.is_exact and not finest.student.is_relu:
+        # Two mixtures may agree by accident, but none is further from its activation than this.
+        floor = max(ROUNDING, *(mixture(activation, terms, terms).sup_error for activation in (student, target)))
+
+        def member(fewer: int, nodes: int, nudge: float) -> "ThresholdUnits":
+            line = interpolation_rule(nodes).padded(NODES)
+            units = [mixture(activation, terms - fewer, terms) for activation in (student, target)]
+            return cls(units[0], units[1], line, np.asarray(nudge), floor)
+
+        finest = member(0, NODES, 0.0)
+        kinds = (finest.student, finest.target)
+        if not any(unit.is_relu for unit in kinds) and all(unit.is_exact for unit in kinds):
             return finest
-        coarser = ((terms - 1, int(0.7 * NODES)), (terms - 2, NODES // 2))
-        return with_others([finest, *(member(fewer, terms, nodes) for fewer, nodes in coarser)])
+        nudge = NUDGE if any(unit.is_relu for unit in kinds) else 0.0
+        return with_others([finest, member(1, int(0.7 * NODES), nudge), member(2, NODES // 2, nudge)])
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         c = unit_weights(problem, overlaps.a)
         units = unit_list([self.student] * problem.p + [self.target] * problem.k)
         slopes = unit_list([self.student] * problem.p)
         line = self.line if "phi_hd" in wanted else None
-        values = from_units(c, integrals(overlaps.omega, slopes, units, c, line), problem.noise)
+        omega = overlaps.omega * (1.0 + self.nudge * _directions(problem.p + problem.k))
+        values = from_units(c, integrals(omega, slopes, units, c, line), problem.noise)
         return {name: values[name] for name in wanted}
 
     @property

@@ -1,0 +1,92 @@
+"""No engine reports an error smaller than its true one: every engine against integrals that are known exactly."""
+
+import math
+from collections import Counter
+from functools import cache
+
+import numpy as np
+import pytest
+
+from twolayer.core.errors import NotApplicable
+from twolayer.expectation import ENGINES, Auto, estimate
+
+from .integrals import TAGS, Case, cases, problem
+
+CASES = cases()
+PROBLEMS = list(dict.fromkeys(case.setting.problem for case in CASES))
+
+
+def cases_of(name: str) -> list[Case]:
+    return [case for case in CASES if case.setting.problem == name]
+
+
+def reports(name: str, engine: str) -> dict[str, tuple[float, float]]:
+    """Value and error of every case of a problem that the engine serves: one compiled program for all of them."""
+    ours = cases_of(name)
+    wanted = tuple(dict.fromkeys(case.moment for case in ours if serves(name, engine, case.moment)))
+    if not wanted:
+        return {}
+    chosen = Auto(engines=(engine,)).choose(problem(name), wanted)
+    results = {}
+    for setting in {id(case.setting): case.setting for case in ours}.values():
+        result = estimate(chosen, problem(name), setting.state.overlaps, wanted)
+        for case in ours:
+            if case.setting is setting and case.moment in wanted:
+                value, error = (np.asarray(part[case.moment])[case.index] for part in (result.value, result.error))
+                results[case.name] = float(value), float(error)
+    return results
+
+
+@cache
+def serves(name: str, engine: str, moment: str) -> bool:
+    try:
+        Auto(engines=(engine,)).assign(problem(name), (moment,))
+    except NotApplicable:
+        return False
+    return True
+
+
+@cache
+def served_by(name: str, moment: str) -> str:
+    """The engine that is chosen when nothing is said; empty when all refuse, which takes a sentence."""
+    try:
+        assigned, _ = Auto().assign(problem(name), (moment,))
+    except NotApplicable as refusal:
+        assert str(refusal).endswith(".") and len(str(refusal).split()) > 4, f"refused without a sentence: {refusal}"
+        return ""
+    return assigned[moment]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_no_engine_reports_less_than_its_true_error(name):
+    """The exact value is rounded to a float, and so is the engine's: two units in the last place are allowed."""
+    found = {engine: reports(name, engine) for engine in ENGINES}
+    wrong = []
+    for case in cases_of(name):
+        exact = float(case.exact)
+        for engine in ENGINES:
+            if case.name in found[engine]:
+                value, error = found[engine][case.name]
+                true = abs(value - exact)
+                if not true <= error + 2.0 * np.spacing(abs(exact)):
+                    wrong.append(f"{engine} at {case.name}: reports {error:.2g}, true {true:.2g}, exact {exact:.6g}")
+        default = served_by(name, case.moment)
+        if default and not math.isfinite(found[default][case.name][1]):
+            wrong.append(f"{default} at {case.name}: the error is {found[default][case.name][1]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_integrals_cover_what_they_promise():
+    """At least 75 of them, four of each kind, widths 1 to 4 on 1 to 3 target fields, and 2 to k + 3 fields touched."""
+    assert len(CASES) >= 75 and len({case.name for case in CASES}) == len(CASES)
+    count = Counter(tag for case in CASES for tag in case.tags)
+    assert set(count) == set(TAGS) and min(count.values()) >= 4
+    shapes = {(problem(case.setting.problem).p, problem(case.setting.problem).k) for case in CASES}
+    assert {p for p, _ in shapes} == {1, 2, 3, 4} and {k for _, k in shapes} == {1, 2, 3}
+    for k in (1, 2, 3):
+        touched = {case.fields for case in CASES if problem(case.setting.problem).k == k}
+        assert touched >= set(range(k + 1, k + 4))
+    for case in CASES:
+        digits = case.exact.lstrip("-").replace(".", "").split("e")[0].lstrip("0")
+        assert case.exact == "0" or len(digits) >= 30
+        assert ("smooth" in case.tags) != ("kinked" in case.tags)
