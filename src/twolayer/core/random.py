@@ -15,6 +15,7 @@ class Purpose(enum.IntEnum):
     DATA = 4
     LABEL_NOISE = 5
     DATASET = 6
+    OVERLAPS = 7
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

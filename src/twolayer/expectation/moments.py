@@ -6,7 +6,7 @@ fields; from integrals over few units when the target is a sum of units; and fro
 integrals over the target when it is not.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def student_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p
     return a * problem.student.scale
 
 
-def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Float[Array, ""] | float) -> dict[str, Array]:
+def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Any) -> dict[str, Array]:
     """The moments of a student and a target that are both sums of units."""
     p = units.J2.shape[0]
     parts = {
@@ -106,9 +106,7 @@ def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Float[Array, 
     return parts
 
 
-def from_target(
-    c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Float[Array, ""] | float
-) -> dict[str, Array]:
+def from_target(c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Any) -> dict[str, Array]:
     """The moments of a student of units on a target that is not a sum of units; c are the student's weights."""
     parts = {
         "excess_risk": 0.5 * (target.ff - 2.0 * c @ target.fs + c @ student.I2 @ c),
@@ -158,7 +156,7 @@ def _increment_covariance(
 
 
 def _increments(
-    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Float[Array, ""] | float
+    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Any
 ) -> Float[Array, "N rows"]:
     r"""What one sample adds to (a, M, Q), apart from the learning rates, in the order of `increment_covariance`."""
     p = problem.p

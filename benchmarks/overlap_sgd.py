@@ -1,0 +1,136 @@
+"""One step of the overlap process: native code and XLA on one core, or the kernel on a GPU; and direct SGD beside it.
+
+Times are per replica and step, after compilation, the best of repeats (CPU time on one core; wall time on a GPU).
+
+    python benchmarks/overlap_sgd.py
+"""
+
+import time
+
+from common import best, report, use_one_core
+
+use_one_core()
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import twolayer as tl
+from twolayer.core.fields import as_data
+from twolayer.core.random import replica_key
+from twolayer.simulation import overlap, overlap_sgd
+
+tl.precision("double")
+ON_GPU = jax.default_backend() != "cpu"
+
+
+def prepared(problem, training, replicas: int):
+    """The setting and the replicas at their start."""
+    problem, training = as_data((problem, training))
+    made = overlap.setting(problem, training)
+    keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(replicas))
+    starts = jax.jit(lambda keys: problem.draw_many(keys))(keys)
+    return made, overlap_sgd._begin(made, starts, keys, None, None)
+
+
+def seconds(advance, run, steps: int) -> tuple[float, float]:
+    """Of one step, and of the first call."""
+
+    def go(count: int) -> None:
+        jax.block_until_ready(advance(run, np.asarray(0), np.asarray(count)))
+
+    began = time.perf_counter()
+    go(2)
+    first = time.perf_counter() - began
+    if not ON_GPU:
+        return best(lambda: go(steps)) / steps, first
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        go(steps)
+        times.append(time.perf_counter() - began)
+    return min(times) / steps, first
+
+
+def drivers(made, replicas: int):
+    program = overlap_sgd._written_out(made, None, None)
+    if ON_GPU:
+        yield "kernel", lambda *arguments: overlap_sgd._advance_kernel(program, *arguments)
+        yield "scan", lambda *arguments: overlap_sgd._advance_vector(program, *arguments)
+        return
+    native = overlap_sgd._native(program, replicas)
+    yield "native", lambda *arguments: overlap_sgd._advance_native(native, *arguments)
+    yield "XLA", lambda *arguments: overlap_sgd._advance_xla(made, None, np.asarray(0.0), *arguments)
+
+
+def erf(d: int, **choices):
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(d))
+    return problem, tl.SGD(1.0, **choices)
+
+
+def phase(d: int):
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d))
+    return problem, tl.SGD(1 / 12, constraint=tl.Sphere())
+
+
+def main() -> None:
+    rows = []
+    sizes = (10**5, 10**6) if ON_GPU else (1, 1024)
+    cases = [("phase retrieval p=1", phase, 10**6), ("erf p=4 k=2", erf, 100), ("erf p=4 k=2", erf, 10**9)]
+    for name, make, d in cases:
+        for replicas in sizes:
+            made, run = prepared(*make(d), replicas)
+            for driver, advance in drivers(made, replicas):
+                steps = max(50, int((4e8 if ON_GPU else 5e5) / replicas))
+                each, first = seconds(advance, run, steps)
+                rows.append(
+                    {
+                        "problem": name,
+                        "d": f"{d:.0e}",
+                        "replicas": replicas,
+                        "driver": driver,
+                        "ns a replica-step": 1e9 * each / replicas,
+                        "replica-steps/s": replicas / each,
+                        "first call s": first,
+                    }
+                )
+    report("overlap process, one sample a step", rows)
+    print()
+    rows = []
+    for d in (10**6, 10**9) if ON_GPU else (10**6,):
+        made, run = prepared(*erf(d, batch_size=d), 1)
+        each, first = seconds(lambda *a: overlap_sgd._advance_xla(made, None, np.asarray(0.0), *a), run, 2)  # noqa: B023
+        rows.append({"batch = d": f"{d:.0e}", "s a step": each, "ns a sample": 1e9 * each / d, "first call s": first})
+    report("overlap process, batches of d samples, erf p=4 k=2", rows)
+    print()
+    rows = []
+    for d in (1000,) if ON_GPU else (100, 1000, 10_000):
+        problem, training = erf(d)
+        replicas = 2048 if ON_GPU else 8
+        until = [float(training.clock(problem).time(steps)) for steps in (64, max(192, 640_000 // d))]
+
+        def go(until: float, problem=problem, training=training, replicas=replicas) -> None:
+            tl.evolve(problem, training, tl.DirectSGD(), until=until, save=[until], replicas=replicas)
+
+        go(until[0])
+        short, long = (
+            (best(lambda t=t: go(t), 2) for t in until)
+            if not ON_GPU
+            else map(_wall, [lambda t=t: go(t) for t in until])
+        )
+        each = (long - short) / (max(192, 640_000 // d) - 64) / replicas
+        rows.append({"DirectSGD at d": d, "us a replica-step": 1e6 * each, "steps/s": 1 / each})
+    report("direct SGD, erf p=4 k=2", rows)
+
+
+def _wall(work) -> float:
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Programs on small arrays, written out as programs on scalars.
+
+A function of small arrays, written once in ``jax.numpy`` for one replica, is traced and its array operations are taken
+apart into operations on single numbers. What is left is a straight line of elementwise operations, which may be run
+on vectors of replicas, inside a compiled kernel, or translated into another language.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+
+class Unsupported(Exception):
+    """An operation that cannot be written out."""
+
+
+class Op(NamedTuple):
+    """One elementwise operation: a primitive of JAX, its arguments (numbers of earlier results, or constants)."""
+
+    primitive: Any
+    arguments: tuple["Node", ...]
+    parameters: tuple[tuple[str, Any], ...]
+    dtype: Any
+
+
+class Node(NamedTuple):
+    """The result of an operation (its number), an input (its number below zero), or a constant."""
+
+    number: int | None
+    value: Any
+    dtype: Any
+
+
+class Program(NamedTuple):
+    """A straight line of elementwise operations on scalars."""
+
+    inputs: tuple[Any, ...]  # dtypes
+    ops: tuple[Op, ...]
+    outputs: tuple[Node, ...]
+
+    def run(self, inputs: Sequence[Any], instead: dict[str, Callable[..., Any]] | None = None) -> list[Any]:
+        """The outputs, flat, from flat inputs of any one shape: arrays of replicas, for example.
+
+        ``instead`` names functions to use for primitives that a compiler lacks.
+        """
+        instead = instead or {}
+        shape = np.shape(inputs[0])
+        done: list[Any] = []
+
+        def get(node: Node) -> Any:
+            if node.number is None:
+                return jax.numpy.full(shape, node.value, node.dtype)
+            return inputs[-1 - node.number] if node.number < 0 else done[node.number]
+
+        for op in self.ops:
+            use = instead.get(op.primitive.name)
+            bound = map(get, op.arguments)
+            done.append(use(*bound) if use else op.primitive.bind(*bound, **dict(op.parameters)))
+        return [get(node) for node in self.outputs]
+
+
+ELEMENTWISE = {
+    "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "sqrt", "rsqrt", "cbrt",
+    "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "erf_inv",
+    "pow", "integer_pow", "square", "floor", "ceil", "round", "atan2", "asin", "acos", "atan", "sinh", "cosh", "eq",
+    "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "shift_left", "shift_right_logical",
+    "shift_right_arithmetic", "select_n", "convert_element_type", "is_finite", "nextafter", "clamp", "copy",
+    "stop_gradient", "population_count",
+}  # fmt: skip
+CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
+         "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",
+         "checkpoint": "jaxpr", "core_call": "call_jaxpr"}  # fmt: skip
+
+
+class _Writer:
+    """Collects operations, each distinct one once, and simplifies what constants make trivial."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.known: dict[Any, Node] = {}
+
+    def constant(self, value: Any, dtype: Any) -> Node:
+        return Node(None, np.asarray(value, dtype).item(), np.dtype(dtype))
+
+    def add(self, primitive: Any, arguments: tuple[Node, ...], parameters: dict[str, Any], dtype: Any) -> Node:
+        name = primitive.name
+        if all(node.number is None for node in arguments):
+            values = [np.asarray(node.value, node.dtype) for node in arguments]
+            with jax.ensure_compile_time_eval():
+                return self.constant(primitive.bind(*map(jax.numpy.asarray, values), **parameters), dtype)
+        zero, one = ([node.number is None and node.value == value for node in arguments] for value in (0, 1))
+        if name == "mul" and any(zero):
+            return self.constant(0, dtype)
+        if (name == "mul" and one[0]) or (name == "add" and zero[0]):
+            return arguments[1]
+        if (name in ("mul", "div") and one[1]) or (name in ("add", "sub") and zero[1]):
+            return arguments[0]
+        if name == "div" and zero[0]:
+            return self.constant(0, dtype)
+        key = (name, arguments, tuple(sorted((k, str(v)) for k, v in parameters.items())))
+        if key not in self.known:
+            self.ops.append(Op(primitive, arguments, tuple(parameters.items()), np.dtype(dtype)))
+            self.known[key] = Node(len(self.ops) - 1, None, np.dtype(dtype))
+        return self.known[key]
+
+
+def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.empty(shape, dtype=object)
+    for position, value in zip(np.ndindex(*shape), values, strict=True):
+        out[position] = value
+    return out
+
+
+def scalarize(function: Callable[..., Any], *examples: Any) -> Program:
+    """The function as a program on scalars; the examples give the shapes and types of its arguments."""
+    closed = jax.make_jaxpr(function)(*examples)
+    writer = _Writer()
+    inputs: list[Any] = []
+    arguments = []
+    for aval in closed.in_avals:
+        count = int(np.prod(aval.shape))
+        nodes = [Node(-1 - len(inputs) - i, None, np.dtype(aval.dtype)) for i in range(count)]
+        inputs += [np.dtype(aval.dtype)] * count
+        arguments.append(_array(nodes, aval.shape))
+    results = _interpret(writer, closed.jaxpr, closed.consts, arguments)
+    outputs = [node for result in results for node in result.ravel()]
+    return Program(tuple(inputs), *_pruned(writer.ops, outputs))
+
+
+def _pruned(ops: list[Op], outputs: list[Node]) -> tuple[tuple[Op, ...], tuple[Node, ...]]:
+    """Only the operations that the outputs need, renumbered."""
+    needed = set()
+    for node in outputs:
+        needed.add(node.number)
+    for number in reversed(range(len(ops))):
+        if number in needed:
+            needed.update(node.number for node in ops[number].arguments)
+    kept = [number for number in range(len(ops)) if number in needed]
+    place = {old: new for new, old in enumerate(kept)}
+
+    def moved(node: Node) -> Node:
+        return node if node.number is None or node.number < 0 else node._replace(number=place[node.number])
+
+    return (
+        tuple(ops[n]._replace(arguments=tuple(map(moved, ops[n].arguments))) for n in kept),
+        tuple(map(moved, outputs)),
+    )
+
+
+def _dtype(atom: Any) -> Any:
+    return atom.aval.dtype
+
+
+def _interpret(writer: _Writer, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+    env: dict[Any, np.ndarray] = {}
+
+    def const(value: Any) -> np.ndarray:
+        value = np.asarray(value)
+        return _array([writer.constant(x, value.dtype) for x in value.ravel()], value.shape)
+
+    def read(atom: Any) -> np.ndarray:
+        return const(np.asarray(atom.val, _dtype(atom))) if isinstance(atom, Literal) else env[atom]
+
+    env.update(zip(jaxpr.constvars, map(const, consts), strict=True))
+    env.update(zip(jaxpr.invars, arguments, strict=True))
+    for equation in jaxpr.eqns:
+        values = [read(atom) for atom in equation.invars]
+        results = _equation(writer, equation, values)
+        env.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[np.ndarray]:
+    name, parameters = equation.primitive.name, equation.params
+    aval = equation.outvars[0].aval
+    if name in CALLS:
+        inner = parameters[CALLS[name]]
+        jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
+        return _interpret(writer, jaxpr, consts, values)
+    if name == "platform_index":  # the last of the platforms stands for all others
+        return [_array([writer.constant(len(parameters["platforms"]) - 1, aval.dtype)], aval.shape)]
+    which: Any = values[0].ravel()[0] if name == "cond" else None
+    if which is not None and which.number is None:
+        branch = parameters["branches"][int(which.value)]
+        return _interpret(writer, branch.jaxpr, branch.consts, values[1:])
+    if name in ELEMENTWISE:
+        wide: Any = np.broadcast_arrays(*values) if values else values
+        nodes = [
+            writer.add(equation.primitive, tuple(x[i] for x in wide), parameters, aval.dtype)
+            for i in np.ndindex(*aval.shape)
+        ]
+        return [_array(nodes, aval.shape)]
+    if name in _STRUCTURE:
+        return [_STRUCTURE[name](writer, equation, *values)]
+    raise Unsupported(name)
+
+
+def _sum(writer: _Writer, nodes: Any, dtype: Any, primitive: Any = jax.lax.add_p) -> Node:
+    total = nodes[0]
+    for node in nodes[1:]:
+        total = writer.add(primitive, (total, node), {}, dtype)
+    return total
+
+
+def _broadcast(writer: _Writer, equation: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+    shape, dimensions = equation.params["shape"], equation.params["broadcast_dimensions"]
+    wide = [1] * len(shape)
+    for position, dimension in enumerate(dimensions):
+        wide[dimension] = x.shape[position]
+    return np.broadcast_to(x.reshape(wide), shape)
+
+
+def _reduce(primitive: Any, start: float) -> Callable[..., np.ndarray]:
+    def reduce(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+        axes, aval = equation.params["axes"], equation.outvars[0].aval
+        moved: Any = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *aval.shape)
+        if moved.shape[0] == 0:
+            return _array([writer.constant(start, aval.dtype)] * int(np.prod(aval.shape)), aval.shape)
+        return _array(
+            [_sum(writer, moved[(slice(None), *i)], aval.dtype, primitive) for i in np.ndindex(*aval.shape)], aval.shape
+        )
+
+    return reduce
+
+
+def _dot(writer: _Writer, equation: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    (cx, cy), (bx, by) = equation.params["dimension_numbers"]
+    if bx or by:
+        raise Unsupported("batched dot_general")
+    aval = equation.outvars[0].aval
+    x = np.moveaxis(x, cx, range(len(cx))).reshape(int(np.prod([x.shape[i] for i in cx])), -1)
+    y = np.moveaxis(y, cy, range(len(cy))).reshape(int(np.prod([y.shape[i] for i in cy])), -1)
+    zero = writer.constant(0, aval.dtype)
+    nodes = [
+        _sum(
+            writer,
+            [zero, *(writer.add(jax.lax.mul_p, (a, b), {}, aval.dtype) for a, b in zip(x[:, i], y[:, j], strict=True))],
+            aval.dtype,
+        )
+        for i in range(x.shape[1])
+        for j in range(y.shape[1])
+    ]
+    return _array(nodes, aval.shape)
+
+
+def _iota(writer: _Writer, equation: Any, *_: Any) -> np.ndarray:
+    aval, dimension = equation.outvars[0].aval, equation.params["dimension"]
+    return _array([writer.constant(i[dimension], aval.dtype) for i in np.ndindex(*aval.shape)], aval.shape)
+
+
+def _slice(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+    start, limit, strides = (equation.params[key] for key in ("start_indices", "limit_indices", "strides"))
+    return x[tuple(map(slice, start, limit, strides or [None] * len(start)))]
+
+
+def _gather(writer: _Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """An indexing operation whose indices are known: done once on the positions, by JAX itself."""
+    if any(node.number is not None for node in index.ravel()):
+        raise Unsupported("gather at indices that are computed")
+    positions = jax.numpy.arange(x.size).reshape(x.shape)
+    where = jax.numpy.asarray(np.array([node.value for node in index.ravel()]).reshape(index.shape))
+    parameters = dict(equation.params) | {"fill_value": None}
+    with jax.ensure_compile_time_eval():
+        taken = np.asarray(equation.primitive.bind(positions, where, **parameters))
+    return x.ravel()[taken]
+
+
+_STRUCTURE: dict[str, Callable[..., np.ndarray]] = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": lambda w, e, x, *_: x.reshape(e.params["new_sizes"]),
+    "squeeze": lambda w, e, x: x.reshape(e.outvars[0].aval.shape),
+    "expand_dims": lambda w, e, x: x.reshape(e.outvars[0].aval.shape),
+    "transpose": lambda w, e, x: np.transpose(x, e.params["permutation"]),
+    "rev": lambda w, e, x: np.flip(x, e.params["dimensions"]),
+    "slice": _slice,
+    "concatenate": lambda w, e, *x: np.concatenate(x, axis=e.params["dimension"]),
+    "stack": lambda w, e, *x: np.stack(x, axis=e.params.get("axis", e.params.get("dimension", 0))),
+    "iota": _iota,
+    "gather": _gather,
+    "dot_general": _dot,
+    "reduce_sum": _reduce(jax.lax.add_p, 0.0),
+    "reduce_max": _reduce(jax.lax.max_p, -np.inf),
+    "reduce_min": _reduce(jax.lax.min_p, np.inf),
+}

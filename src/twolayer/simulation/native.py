@@ -1,0 +1,280 @@
+"""A program on scalars as native code: one loop over time around one loop over replicas that the compiler vectorises.
+
+The functions below replace those of the system's library, whose calls cannot be vectorised; each is written without
+branches, in the coefficients of the Cephes library, and accurate to a few units in the last place.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from twolayer.core.scalar import Node, Program, Unsupported
+
+_BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
+           "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+           "shift_right_logical": ">>", "shift_left": "<<"}  # fmt: skip
+_PREDICATES = {"eq", "ne", "lt", "le", "gt", "ge"}
+_UNARY = {"sqrt": "math.sqrt", "abs": "abs", "floor": "math.floor", "sin": "math.sin", "cos": "math.cos",
+          "atan2": "math.atan2", "asin": "math.asin", "acos": "math.acos", "atan": "math.atan", "log1p": "math.log1p",
+          "expm1": "math.expm1", "tan": "math.tan", "sinh": "math.sinh", "cosh": "math.cosh"}  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, Any]:
+    """The numba functions that programs call; made on first use, since importing numba takes its time."""
+    from llvmlite import ir
+    from numba import njit, types
+    from numba.extending import intrinsic as numba_intrinsic
+
+    # The bare functions: runtime type checks, which tests wrap around everything, are not for a compiler.
+    def intrinsic(function: Any) -> Any:
+        return numba_intrinsic(inspect.unwrap(function))
+
+    def inline(function: Any) -> Any:
+        return njit(inline="always", error_model="numpy", fastmath={"contract"})(inspect.unwrap(function))
+
+    @intrinsic
+    def float_of_bits(typing: Any, bits: Any) -> Any:
+        def code(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], ir.DoubleType())
+
+        return types.float64(types.int64), code
+
+    @intrinsic
+    def bits_of_single(typing: Any, number: Any) -> Any:
+        def code(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], ir.IntType(32))
+
+        return types.int32(types.float32), code
+
+    @intrinsic
+    def single_of_bits(typing: Any, bits: Any) -> Any:
+        def code(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], ir.FloatType())
+
+        return types.float32(types.int32), code
+
+    f32 = np.float32
+
+    @inline
+    def log32(x):
+        bits = bits_of_single(x)
+        # Halve the mantissa's range around one: the exponent is that of x / sqrt(1/2).
+        shifted = np.int32(bits - np.int32(0x3F3504F3))
+        exponent = np.int32(shifted >> np.int32(23))
+        m = single_of_bits(np.int32(bits - np.int32(exponent << np.int32(23)))) - f32(1.0)
+        e = f32(exponent)
+        z = m * m
+        y = f32(7.0376836292e-2) * m + f32(-1.1514610310e-1)
+        y = y * m + f32(1.1676998740e-1)
+        y = y * m + f32(-1.2420140846e-1)
+        y = y * m + f32(1.4249322787e-1)
+        y = y * m + f32(-1.6668057665e-1)
+        y = y * m + f32(2.0000714765e-1)
+        y = y * m + f32(-2.4999993993e-1)
+        y = y * m + f32(3.3333331174e-1)
+        y = y * m * z + f32(-2.12194440e-4) * e - f32(0.5) * z
+        return m + y + f32(0.693359375) * e
+
+    @inline
+    def exp64(x):
+        x = min(max(x, -708.0), 709.0)
+        n = math.floor(1.4426950408889634073599 * x + 0.5)
+        r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723212e-6
+        z = r * r
+        top = r * ((1.26177193074810590878e-4 * z + 3.02994407707441961300e-2) * z + 9.99999999999999999910e-1)
+        low = (3.00198505138664455042e-6 * z + 2.52448340349684104192e-3) * z + 2.27265548208155028766e-1
+        value = 1.0 + 2.0 * top / (low * z + 2.00000000000000000005e0 - top)
+        return value * float_of_bits((np.int64(n) + np.int64(1023)) << np.int64(52))
+
+    @inline
+    def erf64(x):
+        a = abs(x)
+        z = min(a, 1.0) * min(a, 1.0)
+        top = (9.60497373987051638749e0 * z + 9.00260197203842689217e1) * z + 2.23200534594684319226e3
+        top = (top * z + 7.00332514112805075473e3) * z + 5.55923013010394962768e4
+        low = ((z + 3.35617141647503099647e1) * z + 5.21357949780152679795e2) * z + 4.59432382970980127987e3
+        low = (low * z + 2.26290000613890934246e4) * z + 4.92673942608635921086e4
+        centre = min(a, 1.0) * top / low
+        b = min(max(a, 1.0), 6.5)
+        p = 2.46196981473530512524e-10 * b + 5.64189564831068821977e-1
+        p = (p * b + 7.46321056442269912687e0) * b + 4.86371970985681366614e1
+        p = (p * b + 1.96520832956077098242e2) * b + 5.26445194995477358631e2
+        p = (p * b + 9.34528527171957607540e2) * b + 1.02755188689515710272e3
+        p = p * b + 5.57535335369399327526e2
+        q = (b + 1.32281951154744992508e1) * b + 8.67072140885989742329e1
+        q = (q * b + 3.54937778887819891062e2) * b + 9.75708501743205489753e2
+        q = (q * b + 1.82390916687909736289e3) * b + 2.24633760818710981792e3
+        q = (q * b + 1.65666309194161350182e3) * b + 5.57535340817727675546e2
+        size = centre if a < 1.0 else 1.0 - exp64(-b * b) * p / q
+        return size if x >= 0.0 else -size
+
+    @inline
+    def tanh64(x):
+        a = abs(x)
+        z = min(a, 0.625) * min(a, 0.625)
+        top = (-9.64399179425052238628e-1 * z - 9.92877231001918586564e1) * z - 1.61468768441708447952e3
+        low = ((z + 1.12811678491632931402e2) * z + 2.23548839060100448583e3) * z + 4.84406305325125486048e3
+        size = min(a, 0.625) * (1.0 + z * top / low) if a < 0.625 else 1.0 - 2.0 / (exp64(2.0 * a) + 1.0)
+        return size if x >= 0.0 else -size
+
+    @inline
+    def logistic64(x):
+        return 1.0 / (1.0 + exp64(-x))
+
+    return {"log32": log32, "exp64": exp64, "erf64": erf64, "tanh64": tanh64, "logistic64": logistic64}
+
+
+def _cast(dtype: Any, text: str) -> str:
+    dtype = np.dtype(dtype)
+    if dtype == np.bool_:
+        return f"({text})"
+    return f"np.{dtype.name}({text})" if dtype != np.float64 else f"({text})"
+
+
+def _constant(node: Node) -> str:
+    if node.dtype == np.bool_:
+        return str(bool(node.value))
+    if node.dtype.kind == "f" and not np.isfinite(node.value):
+        text = {"inf": "np.inf", "-inf": "-np.inf"}.get(str(float(node.value)), "np.nan")
+        return _cast(node.dtype, text)
+    return _cast(node.dtype, repr(node.value)) if node.dtype != np.float64 else repr(float(node.value))
+
+
+def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: Any) -> str:
+    """One operation as an expression."""
+    if name in _BINARY:
+        text = f"{arguments[0]} {_BINARY[name]} {arguments[1]}"
+        return f"({text})" if name in _PREDICATES else _cast(dtype, text)
+    if name == "neg":
+        return _cast(dtype, f"-{arguments[0]}")
+    if name == "square":
+        return _cast(dtype, f"{arguments[0]} * {arguments[0]}")
+    if name == "integer_pow":
+        power = parameters["y"]
+        text = " * ".join([arguments[0]] * abs(power)) if power else "1.0"
+        return _cast(dtype, text if power >= 0 else f"1.0 / ({text})")
+    if name in ("max", "min"):
+        return f"{name}({arguments[0]}, {arguments[1]})"
+    if name == "select_n" and len(arguments) == 3:
+        return f"({arguments[2]} if {arguments[0]} else {arguments[1]})"
+    if name == "convert_element_type":
+        return _cast(dtype, arguments[0]) if np.dtype(dtype) != np.float64 else f"np.float64({arguments[0]})"
+    if name in ("copy", "stop_gradient"):
+        return arguments[0]
+    if name == "not":
+        return f"(not {arguments[0]})" if np.dtype(dtype) == np.bool_ else _cast(dtype, f"~{arguments[0]}")
+    if name == "sign":
+        return f"(1.0 if {arguments[0]} > 0.0 else (-1.0 if {arguments[0]} < 0.0 else 0.0))"
+    if name == "rsqrt":
+        return f"(1.0 / math.sqrt({arguments[0]}))"
+    if name == "pow":
+        return f"({arguments[0]} ** {arguments[1]})"
+    if name == "is_finite":
+        return f"(abs({arguments[0]}) < np.inf)"
+    if name == "log":
+        return f"log32({arguments[0]})" if np.dtype(dtype) == np.float32 else f"math.log({arguments[0]})"
+    if name in ("exp", "erf", "tanh", "logistic") and np.dtype(dtype) == np.float64:
+        return f"{name}64({arguments[0]})"
+    if name == "erfc":
+        return f"math.erfc({arguments[0]})"
+    if name in _UNARY:
+        return _cast(dtype, f"{_UNARY[name]}({', '.join(arguments)})")
+    raise Unsupported(name)
+
+
+class Kernel(NamedTuple):
+    """A compiled kernel, and how many replicas it advances side by side."""
+
+    advance: Callable[..., None]
+    width: int
+
+
+# Replicas side by side: enough to fill the vector registers twice over, and steps whose numbers are drawn at once.
+WIDTH = 32
+AHEAD = 32
+
+
+def _text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+    if node.number is None:
+        return _constant(node)
+    return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
+
+
+def _body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
+    """The operations as assignments."""
+    lines = []
+    for number, op in enumerate(program.ops):
+        arguments = [_text(node, prefix, inputs) for node in op.arguments]
+        lines.append(f"{prefix}{number} = {_line(op.primitive.name, arguments, dict(op.parameters), op.dtype)}")
+    return lines
+
+
+def source(draws: Program, step: Program, state: int, fixed: int, width: int) -> str:
+    """The text of the kernel.
+
+    ``draws`` maps two words of a key and two of the step to random numbers; ``step`` maps the state, what is fixed for
+    a replica, and the random numbers to the state. A block of ``width`` replicas lies side by side. The width is
+    written into the text: only so does the compiler see that no two numbers share their place, and vectorises the loop.
+    For a single replica the numbers of several steps are drawn at once instead, and that loop is vectorised.
+    """
+    numbers = len(draws.outputs)
+    before = [f"x{n} = state[{n * width} + i]" for n in range(state)]
+    before += [f"x{state + n} = numbers[{n * width} + i]" for n in range(fixed)]
+    names = [f"x{n}" for n in range(state + fixed)]
+    key = ["k0 = words[i]", f"k1 = words[{width} + i]"]
+    count = ["low = np.uint32({} & 0xFFFFFFFF)", "high = np.uint32({} >> 32)"]
+    drawing = _body(draws, "d", ["k0", "k1", "low", "high"])
+    drawn = [_text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
+    after = [f"state[{n * width} + i] = {{}}" for n in range(state)]
+    results = lambda inputs: [_text(node, "t", inputs) for node in step.outputs]  # noqa: E731
+
+    def indent(depth: int, lines: Sequence[str]) -> list[str]:
+        return ["    " * depth + line for line in lines]
+
+    head = ["def kernel(state, numbers, words, first, last):"]
+    if width > 1:
+        inputs = [*names, *(f"g{n}" for n in range(numbers))]
+        stores = [line.format(value) for line, value in zip(after, results(inputs), strict=True)]
+        lines = [
+            *head,
+            *indent(1, [f"buffer = np.empty({max(1, numbers) * width})", "for time in range(first, last):"]),
+            *indent(2, [line.format("time") for line in count]),
+            *indent(2, [f"for i in range({width}):"]),
+            *indent(3, [*key, *drawing, *(f"buffer[{n * width} + i] = {value}" for n, value in enumerate(drawn))]),
+            *indent(2, [f"for i in range({width}):"]),
+            *indent(3, [f"g{n} = buffer[{n * width} + i]" for n in range(numbers)]),
+            *indent(3, [*before, *_body(step, "t", inputs), *stores]),
+        ]
+    else:
+        inputs = [*names, *(f"g{n}" for n in range(numbers))]
+        stores = [line.format(value) for line, value in zip(after, results(inputs), strict=True)]
+        lines = [
+            *head,
+            *indent(1, [f"buffer = np.empty({max(1, numbers) * AHEAD})", "i = 0", *key, *before]),
+            *indent(1, [f"for block in range(first, last, {AHEAD}):"]),
+            *indent(2, [f"for j in range({AHEAD}):"]),
+            *indent(3, [line.format("(block + j)") for line in count]),
+            *indent(3, [*drawing, *(f"buffer[{n * AHEAD} + j] = {value}" for n, value in enumerate(drawn))]),
+            *indent(2, [f"for j in range(min({AHEAD}, last - block)):"]),
+            *indent(3, [f"g{n} = buffer[{n * AHEAD} + j]" for n in range(numbers)]),
+            *indent(3, _body(step, "t", inputs)),
+            *indent(3, [f"y{n} = {value}" for n, value in enumerate(results(inputs))]),
+            *indent(3, [f"x{n} = y{n}" for n in range(state)]),
+            *indent(1, [f"state[{n}] = x{n}" for n in range(state)]),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
+    """The kernel for so many replicas, compiled; it advances the state in place and lets other threads run."""
+    from numba import njit
+
+    width = 1 if replicas < 8 else WIDTH
+    space = {"np": np, "math": math, **functions()}
+    exec(compile(source(draws, step, state, fixed, width), "<overlap kernel>", "exec"), space)  # our text, no user's
+    return Kernel(njit(error_model="numpy", fastmath={"contract"}, nogil=True)(space["kernel"]), width)

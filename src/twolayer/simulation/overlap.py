@@ -1,0 +1,276 @@
+r"""SGD followed through its overlaps alone, exactly in law at any finite d, at a cost that does not depend on d.
+
+Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star` (spanning the target)
+and :math:`E^\perp`. The fields of a sample need the coordinates :math:`g^\star, g` of the input in these directions,
+which are standard normals; of the rest of the input only its length enters, a :math:`\chi` variable, and for a batch
+the Gram matrix of the rests, which is Wishart. See :cite:t:`arnaboldi2024batch` for the overlaps of a batch.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.problem import Overlaps, Problem
+from twolayer.simulation.draws import chi, chi_table, normal, words
+from twolayer.training import SGD
+
+
+class State(NamedTuple):
+    """The state of one replica: the velocity's rows come before the weights' when there is momentum."""
+
+    M: Float[Array, "rows k"]  # coordinates within the target's span, in an orthonormal basis of it
+    L: Float[Array, "rows r"]  # coordinates outside
+    a: Float[Array, " p"]
+
+
+class Setting(eqx.Module):
+    """What a step needs besides the state."""
+
+    problem: Problem
+    training: SGD
+    root: Any  # Cholesky factor of P
+    degrees: Any  # dimensions outside the span of target and student, one number for each column of Bartlett's factor
+    chi: Any  # Chebyshev coefficients for each of them
+    outside: int = eqx.field(static=True)  # the number of columns of L
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether labels are noisy; an exact zero is structure, not data."""
+        noise = self.problem.noise
+        return not (isinstance(noise, float) and noise == 0.0)
+
+    @property
+    def batch(self) -> int:
+        """The batch size."""
+        return self.training.samples_per_step(self.problem)
+
+
+def setting(problem: Problem, training: SGD) -> Setting:
+    """The setting of a problem and training."""
+    p, k, d = problem.p, problem.k, problem.d
+    rows = 2 * p if training.has_momentum else p
+    outside = min(rows, d - k)
+    rest = d - k - outside
+    columns = min(p, training.samples_per_step(problem), rest)
+    degrees = [rest - column for column in range(columns)]
+    root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
+    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside)
+
+
+def start(setting: Setting, overlaps: Overlaps) -> State:
+    r"""The state with the given overlaps: :math:`\hat M = M P_c^{-T}`, and a factor of :math:`Q^\perp`."""
+    p, r = overlaps.M.shape[0], setting.outside
+    M = jax.scipy.linalg.solve_triangular(jnp.asarray(setting.root), overlaps.M.T, lower=True).T
+    values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
+    factor = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+    if setting.training.has_momentum:  # the velocity starts at zero, in rows before those of the weights
+        M = jnp.concatenate([jnp.zeros_like(M), M])
+        factor = jnp.concatenate([jnp.zeros((p, p)), factor])
+    # The largest directions last in `factor`: as many columns as there are dimensions hold all of it.
+    wide = jnp.concatenate([factor, jnp.zeros((len(factor), max(0, r - p)))], axis=1)
+    kept = wide[:, max(0, p - r) :]
+    return State(M, lower(kept) if len(kept) == r else kept, overlaps.a)
+
+
+def overlaps_of(setting: Setting, state: State) -> Overlaps:
+    """The overlaps of a state."""
+    p = setting.problem.p
+    M, L = state.M[-p:], state.L[-p:]
+    root = jnp.asarray(setting.root)
+    return Overlaps(M @ M.T + L @ L.T, M @ root.T, root @ root.T, state.a)
+
+
+def lower(K: Float[Array, "n m"]) -> Float[Array, "n n"]:
+    """The lower-triangular factor of K K^T, by Householder reflections of the columns; K has at least n columns."""
+    n = K.shape[0]
+    for i in range(n):
+        x = K[i, i:]
+        length = jnp.sqrt(jnp.sum(x * x))
+        # Reflect onto the axis away from which the row points: no cancellation.
+        signed = jnp.where(x[0] < 0.0, -length, length)
+        v = jnp.concatenate([x[:1] + signed, x[1:]])
+        size = jnp.sum(v * v)
+        scale = jnp.where(size > 0.0, 2.0 / jnp.where(size > 0.0, size, 1.0), 0.0)
+        rest = K[i:, i:]
+        rest = rest - scale * (rest @ v)[:, None] * v[None, :]
+        K = jnp.concatenate([K[:i], jnp.concatenate([K[i:, :i], rest], axis=1)]) if i else rest
+    return K[:, :n]
+
+
+def absorbed(
+    L: Float[Array, "n n"], c: Float[Array, " n"], g: Float[Array, " n"], rest: Float[Array, ""]
+) -> Float[Array, "n n"]:
+    r"""The lower-triangular factor after one sample: that of :math:`[L + c\,g^T,\ \chi\,c]`, in :math:`O(n^2)`.
+
+    With :math:`w = (g, \chi)` the columns are split along w and across it: across, L is multiplied by the triangular
+    factor of :math:`1 - \hat g \hat g^T`, known in closed form; along, one column :math:`L \hat g + |w| c` is added by
+    rotations. Squares are only added, never subtracted.
+    """
+    n = L.shape[0]
+    if n == 1:
+        along, across = L[0, 0] + c[0] * g[0], rest * c[0]
+        return jnp.sqrt(along * along + across * across)[None, None]
+    tails = [rest * rest]
+    for i in reversed(range(n)):
+        tails.insert(0, tails[0] + g[i] * g[i])
+    inverse = [jax.lax.rsqrt(tail) for tail in tails]
+    length = tails[0] * inverse[0]
+    rows = []
+    extra = []
+    for i in range(n):
+        row: list[Any] = [None] * n
+        running = jnp.zeros_like(rest)
+        for j in reversed(range(i + 1)):
+            # sqrt(t_j+1 / t_j) L_ij - g_j / sqrt(t_j t_j+1) sum_{l > j} L_il g_l
+            both = inverse[j] * inverse[j + 1]
+            row[j] = both * (tails[j + 1] * L[i, j] - g[j] * running)
+            running = running + L[i, j] * g[j]
+        rows.append(row)
+        extra.append(running * inverse[0] + length * c[i])
+    # One more column, rotated in.
+    for j in range(n):
+        square = rows[j][j] * rows[j][j] + extra[j] * extra[j]
+        is_zero = square <= 0.0
+        share = jax.lax.rsqrt(jnp.where(is_zero, 1.0, square))
+        cosine, sine = jnp.where(is_zero, 1.0, rows[j][j] * share), extra[j] * share
+        rows[j][j] = square * share
+        for i in range(j + 1, n):
+            rows[i][j], extra[i] = cosine * rows[i][j] + sine * extra[i], cosine * extra[i] - sine * rows[i][j]
+    zero = jnp.zeros_like(rest)
+    return jnp.stack([jnp.stack([rows[i][j] if j <= i else zero for j in range(n)]) for i in range(n)])
+
+
+def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
+    r"""The pull of one sample on each neuron, and on its output weight: minus the rates times the loss' derivatives.
+
+    .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
+              \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
+    """
+    problem, training = setting.problem, setting.training
+    p = problem.p
+    lam_star = jnp.asarray(setting.root) @ g_star
+    lam = state.M[-p:] @ g_star + state.L[-p:] @ g
+    y = problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi
+
+    def loss(lam: Array, a: Array) -> Array:
+        return problem.loss(y, problem.student(lam, a))
+
+    by_field, by_weight = jax.grad(loss, argnums=(0, 1))(lam, state.a)
+    rate = training.learning_rate / problem.d
+    return -rate * by_field, -training.layer_ratio * rate * by_weight
+
+
+def moved(setting: Setting, state: State) -> State:
+    """Before the batch is added: weight decay, and the velocity joins the weights."""
+    problem, training = setting.problem, setting.training
+    keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
+    if not training.has_momentum:
+        return State(keep * state.M, keep * state.L, state.a)
+    p = problem.p
+
+    def rows(Y: Array) -> Array:
+        V = training.momentum * Y[:p]
+        return jnp.concatenate([V, keep * Y[p:] + V])
+
+    return State(rows(state.M), rows(state.L), state.a)
+
+
+def constrained(setting: Setting, state: State, lengths: Float[Array, " p"]) -> State:
+    """After the batch: rows back to their lengths on the sphere."""
+    if not setting.training.is_spherical:
+        return state
+    p = setting.problem.p
+    M, L = state.M[-p:], state.L[-p:]
+    scale = (lengths * jax.lax.rsqrt(jnp.sum(M * M, axis=1) + jnp.sum(L * L, axis=1)))[:, None]
+    return State(jnp.concatenate([state.M[:-p], scale * M]), jnp.concatenate([state.L[:-p], scale * L]), state.a)
+
+
+class Draw(NamedTuple):
+    """The random numbers of one sample."""
+
+    g_star: Float[Array, " k"]  # coordinates of the input within the target's span
+    g: Float[Array, " r"]  # and outside, within the student's
+    xi: Float[Array, ""]  # label noise
+    rest: Float[Array, ""]  # length of the input's part outside every span
+
+
+def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
+    """The numbers of one sample of one step: a function of the key, the sample's index and the step's."""
+    k, r = setting.problem.k, setting.outside
+    with_rest = with_rest and setting.chi.shape[0] > 0
+    number = k + r + with_rest + setting.is_noisy
+    numbers = [normal(word).astype(jnp.float64) for word in words(key, number, index, step)]
+    zero = jnp.zeros_like(numbers[0])
+    rest = chi(numbers[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
+    return Draw(_stack(numbers[:k]), _stack(numbers[k : k + r]), numbers[-1] if setting.is_noisy else zero, rest)
+
+
+def _stack(numbers: list[Any]) -> Array:
+    return jnp.stack(numbers) if numbers else jnp.zeros(0)
+
+
+def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
+    """The triangular factor of the Gram matrix of what the samples of a batch have outside every span."""
+    columns, rows = setting.chi.shape[0], min(setting.problem.p, setting.batch)
+    below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
+    last = jnp.zeros_like(step[0]) + np.uint32(0xFFFFFFFF)
+    z = [normal(word).astype(jnp.float64) for word in words(key, columns + len(below), last, step)]
+    zero = jnp.zeros_like(z[0]) if z else jnp.zeros(())
+    entries = {(j, j): chi(z[j], setting.degrees[j], setting.chi[j]) for j in range(columns)}
+    entries |= dict(zip(below, z[columns:], strict=True))
+    found = [_stack([entries.get((i, j), zero) for j in range(columns)]) for i in range(rows)]
+    return jnp.stack(found)
+
+
+def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], drawn: Draw) -> State:
+    """One step on one sample."""
+    pull, da = forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
+    c = jnp.concatenate([pull, pull]) if setting.training.has_momentum else pull
+    state = moved(setting, state)
+    M, a = state.M + c[:, None] * drawn.g_star[None, :], state.a + da
+    if setting.chi.shape[0]:
+        L = absorbed(state.L, c, drawn.g, drawn.rest)
+    else:  # nothing is left outside: the coordinates are all there is
+        L = state.L + c[:, None] * drawn.g[None, :]
+    return constrained(setting, State(M, L, a), lengths)
+
+
+class Sums(NamedTuple):
+    """What a step needs of its batch."""
+
+    gram: Float[Array, "p p"]
+    along: Float[Array, "p r"]
+    star: Float[Array, "p k"]
+    da: Float[Array, " p"]
+
+
+def batch_step(
+    setting: Setting, state: State, lengths: Float[Array, " p"], sums: Sums, factor: Float[Array, "m c"], R: Array
+) -> State:
+    r"""One step from the sums over its batch: :math:`K = [L + A^T G,\ R^T B]` and its triangular factor."""
+    twice = setting.training.has_momentum
+    rows = (lambda x: jnp.concatenate([x, x])) if twice else (lambda x: x)
+    state = moved(setting, state)
+    L = state.L + rows(sums.along)
+    if factor.shape[1]:
+        L = lower(jnp.concatenate([L, rows(R.T @ factor)], axis=1))
+    return constrained(setting, State(state.M + rows(sums.star), L, state.a + sums.da), lengths)
+
+
+def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The lower-triangular factor of a matrix that may be singular: a column of no length is zero."""
+    n = A.shape[0]
+    columns: list[Array] = []
+    for j in range(n):
+        column = A[:, j]
+        for other in columns:
+            column = column - other * other[j]
+        pivot = column[j]
+        is_free = pivot > 1e-15 * A[j, j]
+        scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
+        columns.append(jnp.where(jnp.arange(n) >= j, column * scale, 0.0))
+    return jnp.stack(columns, axis=1)

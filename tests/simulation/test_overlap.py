@@ -1,0 +1,284 @@
+"""The overlap process against SGD on the weights, written here in NumPy, and its parts against independent routes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import erf
+
+import twolayer as tl
+from twolayer.core.fields import as_data
+from twolayer.core.scalar import Unsupported, scalarize
+from twolayer.simulation import draws, overlap, overlap_sgd
+
+
+def test_philox_gives_the_published_numbers():
+    """Known answers of the authors of Philox-4x32-10, for counter and key of zeros and of ones."""
+    for word, answer in [
+        (0, (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        (0xFFFFFFFF, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    ]:
+        x = jnp.uint32(word)
+        assert tuple(int(y) for y in draws.philox((x, x), (x, x, x, x))) == answer
+
+
+def test_normal_numbers_follow_the_normal_law():
+    """4 x 10^6 numbers: four moments with z < 5, and the distance of the distribution functions."""
+    index = jnp.arange(2**20, dtype=jnp.uint32)
+    key = (jnp.uint32(3), jnp.uint32(5))
+    zero = jnp.zeros_like(index)
+    words = jax.jit(lambda i: jnp.stack(draws.philox(key, (i, zero, zero, zero))))(index)
+    x = np.asarray(draws.normal(words), dtype=np.float64).ravel()
+    for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs(np.mean(x**power) - mean) < 5 * np.sqrt(variance / x.size)
+    assert stats.kstest(x, "norm").pvalue > 1e-6
+    # The worst words: the ends of the range are where the tail probability 2^-33 says.
+    ends = np.asarray(draws.normal(jnp.asarray([0, 1], dtype=jnp.uint32)))
+    np.testing.assert_allclose(ends, [stats.norm.isf(2.0**-33), -stats.norm.isf(2.0**-33)], rtol=1e-3)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 7, 20, 1000, 10**4])
+def test_chi_is_the_quantile_transform(degrees):
+    """Tail probabilities in 40 digits at several deviations: the error in units of the normal number is rounding."""
+    mpmath.mp.dps = 40
+    coefficients = jnp.asarray(draws.chi_coefficients(float(degrees)))
+    for z in (-3.0, -1.3, 0.2, 2.0, 5.5):
+        value = mpmath.mpf(float(draws.chi(jnp.asarray(z), float(degrees), coefficients)))
+        below = mpmath.gammainc(mpmath.mpf(degrees) / 2, 0, value**2 / 2, regularized=True)
+        assert abs(below - mpmath.ncdf(z)) / mpmath.npdf(z) < 2e-12 * max(1, degrees**0.5)
+
+
+@pytest.mark.parametrize("degrees", [10**6, 10**9, 10**12])
+def test_chi_of_many_degrees_is_nearly_normal(degrees):
+    """Against the expansion of the quantile in 1 / sqrt(D), whose next term is of order D^-2."""
+    z = np.linspace(-5, 5, 11)
+    u = np.sqrt(2.0) * np.asarray(draws.chi(jnp.asarray(z), 0.0, jnp.asarray(draws.chi_coefficients(float(degrees)))))
+    D = float(degrees)
+    first, second = (z**2 - 1) / (6 * np.sqrt(2 * D)) * 1.0, 0.0
+    # chi^2 = D + sqrt(2 D) z + 2/3 (z^2 - 1) + ..., so sqrt(2)(chi - sqrt D) = z + (z^2 - 4) / (6 sqrt(2 D)) + O(1/D).
+    first = (2.0 / 3.0 * (z**2 - 1) - z**2 / 2) / np.sqrt(2 * D)
+    assert np.max(np.abs(u - z - first - second)) < 20.0 / D + 1e-13
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_sample_is_absorbed_into_the_triangular_factor(n):
+    rng = np.random.default_rng(n)
+    for rest in (1.7, 1e-9):
+        L, c, g = np.tril(rng.standard_normal((n, n))), rng.standard_normal(n), rng.standard_normal(n)
+        K = np.concatenate([L + np.outer(c, g), rest * c[:, None]], axis=1)
+        for factor in (overlap.absorbed(*map(jnp.asarray, (L, c, g, rest))), overlap.lower(jnp.asarray(K))):
+            np.testing.assert_allclose(factor @ factor.T, K @ K.T, atol=1e-13)
+            np.testing.assert_allclose(np.triu(factor, 1), 0.0, atol=1e-14)
+    zero = overlap.absorbed(jnp.zeros((n, n)), jnp.zeros(n), jnp.asarray(g), jnp.asarray(1.0))
+    assert np.all(np.asarray(zero) == 0.0)
+
+
+def test_cholesky_of_a_singular_matrix():
+    A = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
+    L = np.asarray(overlap.cholesky(jnp.asarray(A)))
+    np.testing.assert_allclose(L @ L.T, A, atol=1e-15)
+
+
+FUNCTIONS = {
+    "erf": (lambda x: erf(x / np.sqrt(2)), lambda x: np.sqrt(2 / np.pi) * np.exp(-(x**2) / 2)),
+    "square": (lambda x: x**2, lambda x: 2 * x),
+}
+
+
+def direct(problem, training, W, W_star, steps, replicas, seed):
+    """SGD on the weights in plain NumPy, all replicas at once: M, Q (upper triangle) and a after some steps."""
+    rng = np.random.default_rng(seed)
+    p, d = W.shape
+    act, slope = FUNCTIONS["erf" if "Erf" in str(problem.student.activation) else "square"]
+    found = []
+    for _ in range(max(1, replicas // 10_000)):
+        size = min(replicas, 10_000)
+        w, v, a = np.tile(W, (size, 1, 1)), np.zeros((size, p, d)), np.ones((size, p))
+        lengths = np.linalg.norm(W, axis=1)
+        rate, batch = float(training.learning_rate) / d, training.batch_size
+        for _ in range(steps):
+            z = rng.standard_normal((size, batch, d), dtype=np.float32).astype(np.float64)
+            lam, lam_star = np.einsum("rjd,rnd->rnj", w, z), z @ W_star.T
+            y = act(lam_star).mean(axis=2) + np.sqrt(float(problem.noise)) * rng.standard_normal((size, batch))
+            eps = y - np.einsum("rnj,rj->rn", act(lam), a) / p
+            move = rate / p * a[:, :, None] * np.einsum("rnj,rn,rnd->rjd", slope(lam), eps, z)
+            da = training.layer_ratio * rate / p * np.einsum("rnj,rn->rj", act(lam), eps)
+            v = float(training.momentum) * v + move
+            w = (1 - float(training.weight_decay) * rate * batch) * w + v
+            if training.is_spherical:
+                w = w * (lengths / np.linalg.norm(w, axis=2))[:, :, None]
+            a = a + da
+        Q = np.einsum("rjd,rld->rjl", w, w)[:, *np.triu_indices(p)]
+        found.append(np.concatenate([(w @ W_star.T).reshape(size, -1), Q, a], axis=1))
+    return np.concatenate(found)
+
+
+def by_overlaps(problem, training, starts, steps, replicas, backend, made=None):
+    """The same numbers from the overlap process."""
+    time = float(training.clock(problem).time(steps)) * (1 + 1e-9)
+    result = tl.evolve(problem, training, tl.OverlapSGD(backend=backend), until=time, save=[time], replicas=replicas)
+    p = problem.p
+    Q = result.Q.values[:, -1][:, *np.triu_indices(p)]
+    return np.concatenate([result.M.values[:, -1].reshape(replicas, -1), Q, result.a.values[:, -1]], axis=1)
+
+
+def z_scores(x, y):
+    """Means and variances of all entries, and of all products of two: z-scores, entries that never move left out."""
+    moving = (x.std(axis=0) > 1e-12) & (y.std(axis=0) > 1e-12)
+    assert np.allclose(x[:, ~moving].mean(axis=0), y[:, ~moving].mean(axis=0), atol=1e-9)
+    x, y = x[:, moving], y[:, moving]
+    centre = x.mean(axis=0)
+    scores = []
+    for f in (lambda u: u, lambda u: ((u - centre)[:, :, None] * (u - centre)[:, None, :]).reshape(len(u), -1)):
+        error = np.hypot(f(x).std(axis=0) / np.sqrt(len(x)), f(y).std(axis=0) / np.sqrt(len(y)))
+        scores.append((f(x).mean(axis=0) - f(y).mean(axis=0)) / error)
+    pvalues = [stats.ks_2samp(x[:, i], y[:, i]).pvalue for i in range(x.shape[1])]
+    return np.concatenate(scores), np.array(pvalues)
+
+
+def make(activation, p, k, d, **choices):
+    rng = np.random.default_rng(1)
+    W_star = np.linalg.qr(rng.standard_normal((d, k)))[0].T
+    W = rng.standard_normal((p, d)) / np.sqrt(d)
+    W /= np.linalg.norm(W, axis=1)[:, None]
+    start = tl.GivenOverlaps(W @ W.T, W @ W_star.T)
+    target = tl.Committee(k, activation)
+    problem = tl.Problem(target, tl.Student(p, activation), tl.Gaussian(d), start=start, noise=0.1)
+    return problem, tl.SGD(**choices), W, W_star
+
+
+SETTINGS = [
+    ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
+    ("erf", 2, 1, 20, {"learning_rate": 3.0}, "native"),
+    ("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla"),
+    ("erf", 2, 1, 20, {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)}, "native"),
+    ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 3, "constraint": tl.Sphere()}, "xla"),
+    ("erf", 2, 2, 20, {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)}, "xla"),
+    ("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla"),
+    ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla"),
+    ("erf", 2, 1, 20, {"learning_rate": 2.0, "momentum": 0.6, "weight_decay": 0.3}, "native"),
+    ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla"),
+    ("square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native"),
+    ("square", 3, 1, 3, {"learning_rate": 0.05}, "native"),  # d - k < p: nothing is left outside
+]
+
+
+@pytest.mark.parametrize(("activation", "p", "k", "d", "choices", "backend"), SETTINGS)
+def test_the_law_is_that_of_sgd_on_the_weights(activation, p, k, d, choices, backend):
+    """10^5 replicas of each after four steps: means, second moments and distributions; z < 5 and p > 1e-6."""
+    problem, training, W, W_star = make(activation, p, k, d, **choices)
+    x = direct(problem, training, W, W_star, 4, 100_000, 0)
+    y = by_overlaps(problem, training, None, 4, 100_000, backend)
+    scores, pvalues = z_scores(x, y)
+    assert np.max(np.abs(scores)) < 5 and np.min(pvalues) > 1e-6
+
+
+def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
+    """A planted error of one in the chi variable at d = 20 moves the lengths by many standard errors."""
+    problem, training, W, W_star = make("erf", 2, 1, 20, learning_rate=10.0)
+    x = direct(problem, training, W, W_star, 4, 100_000, 0)
+    right = by_overlaps(problem, training, None, 4, 100_000, "xla")
+    assert np.max(np.abs(z_scores(x, right)[0])) < 5
+    whole = overlap_sgd.setting
+
+    def wrong(problem, training):
+        made = whole(problem, training)
+        return eqx.tree_at(
+            lambda s: (s.degrees, s.chi), made, (made.degrees - 1, draws.chi_table([int(made.degrees[0]) - 1]))
+        )
+
+    monkeypatch.setattr(overlap_sgd, "setting", wrong)
+    assert np.max(np.abs(z_scores(x, by_overlaps(problem, training, None, 4, 100_000, "xla"))[0])) > 8
+
+
+def test_same_seed_same_numbers_whatever_the_number_of_replicas_and_the_driver():
+    """Replica 3 alone among 4, among 40 (another kernel width), and by XLA, whose logarithm rounds otherwise."""
+    problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
+    runs = [
+        tl.evolve(problem, training, tl.OverlapSGD(backend=backend), until=2.0, save=3, replicas=replicas)
+        for backend, replicas in (("native", 4), ("native", 40), ("xla", 4))
+    ]
+    rows = [run.Q.values[3] for run in runs]
+    np.testing.assert_allclose(rows[0], rows[1], rtol=1e-12)
+    np.testing.assert_allclose(rows[0], rows[2], rtol=1e-5)
+    again = tl.evolve(problem, training, tl.OverlapSGD(), until=2.0, save=[1.0, 1.5, 2.0], replicas=4)
+    np.testing.assert_array_equal(again.Q.values[:, -1], runs[0].Q.values[:, -1])  # the save grid does not matter
+
+
+def test_batches_are_streamed_in_blocks(monkeypatch):
+    """The sums do not depend on the size of the blocks but for rounding; a batch of a million samples is one step."""
+    problem, training, *_ = make("erf", 2, 1, 30, learning_rate=0.5, batch_size=1000)
+    whole = by_overlaps(problem, training, None, 2, 3, "xla")
+    monkeypatch.setattr(overlap_sgd, "BLOCK", 96)
+    np.testing.assert_allclose(by_overlaps(problem, training, None, 2, 3, "xla"), whole, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("activation", "backend"), [("square", "native"), ("erf", "xla")])
+def test_first_passage_is_recorded_at_the_very_step(activation, backend):
+    problem, training, *_ = make(activation, 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())
+    steps = 400
+    clock = training.clock(problem)
+    times = clock.time(np.arange(1, steps + 1))
+    threshold = 0.8 * float(
+        tl.evolve(problem, training, tl.OverlapSGD(), until=times[0], save=[times[0]]).excess_risk[0, 0]
+    )
+    every = tl.evolve(problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=times, replicas=8)
+    few = tl.evolve(
+        problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=2, replicas=8, risk_threshold=threshold
+    )
+    below = every.excess_risk.values <= threshold
+    expected = np.where(below.any(axis=1), every.time.values[np.argmax(below, axis=1)], np.nan)
+    assert np.isfinite(expected).any()
+    np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
+
+
+def test_a_million_dimensions_follow_the_ode():
+    """Phase retrieval from a warm start: the scatter at d = 10^6 is of order 10^-3, and the mean is that of the ODE."""
+    start = tl.GivenOverlaps([[1.0]], [[0.3]])
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(10**6), start=start)
+    training = tl.SGD(1 / 12, constraint=tl.Sphere())
+    tree = tl.compare(problem, training, [tl.OverlapSGD(), tl.SaadSolla()], until=0.1, save=3, replicas=32)
+    assert tree.attrs["outcome"] in ("agrees", "consistent"), tree.attrs["verdict"]
+    assert float(tree["OverlapSGD"].M.std("replica")[-1].max()) < 5e-3
+
+
+def test_what_it_does_not_describe_is_refused():
+    problem, *_ = make("erf", 2, 1, 20, learning_rate=1.0)
+    with pytest.raises(tl.NotApplicable, match="DirectSGD"):
+        tl.evolve(problem, tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.OverlapSGD(), until=2.0)
+    with pytest.raises(tl.NotApplicable, match="one sample a step"):
+        tl.evolve(problem, tl.SGD(0.5, batch_size=4), tl.OverlapSGD(backend="native"), until=0.5)
+    with pytest.raises(tl.InvalidInput, match="backend"):
+        tl.OverlapSGD(backend="cuda")
+
+
+def test_programs_on_scalars_compute_what_the_function_does():
+    """Products, sums, slices, indexing, selection: written out and run on vectors of replicas."""
+
+    def function(A, x):
+        y = jnp.where(A @ x > 0.0, jnp.tanh(A @ x), x[jnp.array([2, 0, 1])])
+        return {"y": y[::-1], "s": jnp.sum(A[1:, :2] ** 3) + jnp.max(x), "t": jnp.concatenate([x[:1], A.T[0]])}
+
+    rng = np.random.default_rng(0)
+    A, x = rng.standard_normal((7, 3, 3)), rng.standard_normal((7, 3))
+    program = scalarize(function, A[0], x[0])
+    flat = [jnp.asarray(v) for v in np.concatenate([A.reshape(7, -1), x], axis=1).T]
+    found = np.stack([np.asarray(v) for v in program.run(flat)], axis=1)
+    for i in range(7):
+        expected = np.concatenate(
+            [np.ravel(v) for v in jax.tree.leaves(function(jnp.asarray(A[i]), jnp.asarray(x[i])))]
+        )
+        np.testing.assert_allclose(found[i], expected, rtol=1e-14)
+    with pytest.raises(Unsupported, match="sort"):
+        scalarize(jnp.sort, x[0])
+
+
+def test_the_setting_keeps_the_dimensions_outside_every_span():
+    for d, outside, rest in ((3, 2, 0), (4, 3, 0), (5, 3, 1), (100, 3, 96)):
+        problem = as_data(tl.Problem(tl.Committee(1, "erf"), tl.Student(3, "erf"), tl.Gaussian(d)))
+        made = overlap.setting(problem, as_data(tl.SGD(1.0, batch_size=8)))
+        assert made.outside == outside
+        assert made.degrees.tolist() == [rest - j for j in range(min(3, rest))]
