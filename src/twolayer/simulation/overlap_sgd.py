@@ -42,8 +42,8 @@ from twolayer.training import SGD
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
 MAX_OPS = 6000
-# Samples of a batch held at once, for each replica.
-BLOCK = 2**13
+# Samples of a batch held at once: what fits the caches of a core, and what fills a GPU.
+BLOCK, GPU_BLOCK = 2**13, 2**22
 # Work between two looks at the clock: an interruption is noticed soon.
 CALL_SECONDS = 0.5
 
@@ -271,14 +271,15 @@ def _batch(made: Setting, run: Run, key: Any, counter: Any) -> State:
         A, da = A * inside, da * inside
         return Sums(A.T @ A, A.T @ drawn.g, A.T @ drawn.g_star, jnp.sum(da, axis=0)), A
 
-    if n <= BLOCK:
+    block_size = BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
+    if n <= block_size:
         total, A = sums(jnp.asarray(0), n)
     else:
         zero = Sums(jnp.zeros((p, p)), jnp.zeros((p, r)), jnp.zeros((p, k)), jnp.zeros(p))
         total = jax.lax.fori_loop(
             0,
-            -(-n // BLOCK),
-            lambda block, total: jax.tree.map(jnp.add, total, sums(block * BLOCK, BLOCK)[0]),
+            -(-n // block_size),
+            lambda block, total: jax.tree.map(jnp.add, total, sums(block * block_size, block_size)[0]),
             zero,
         )
         A = None
