@@ -12,7 +12,7 @@ def test_the_python_of_the_readme_runs(capsys):
     exec(compile(block, str(README), "exec"), names)
     assert names["result"].attrs["outcome"] in ("agrees", "consistent")
     out = capsys.readouterr().out
-    assert "closed form (erf)" in out and "standard errors" in out
+    assert "closed form (thresholds)" in out and "standard errors" in out
 
 
 def test_the_files_the_readme_names_exist():
