@@ -10,6 +10,7 @@ from twolayer.core.precision import precision as precision
 from twolayer.data import load as load
 from twolayer.data import save as save
 from twolayer.description import AbstractDescription as AbstractDescription
+from twolayer.expectation import Auto as Auto
 from twolayer.problem import AbstractActivation as AbstractActivation
 from twolayer.problem import AbstractTarget as AbstractTarget
 from twolayer.problem import Committee as Committee
