@@ -46,7 +46,7 @@ class Status(enum.IntEnum):
         return {
             Status.DONE: "done",
             Status.DIVERGED: "diverged: the weights grew without bound",
-            Status.UNFINISHED: "unfinished: the step limit of the solver was reached",
+            Status.UNFINISHED: "unfinished: it stopped before its end",
         }[self]
 
 
@@ -112,6 +112,18 @@ class AbstractDescription(eqx.Module):
         if not answer.ok:
             raise NotApplicable(f"`{type(self).__name__}` does not apply: {answer.statement}")
         return answer
+
+
+def is_alive(Q: np.ndarray, a: np.ndarray, limit: float) -> np.ndarray:
+    """Which saved points (replicas, times) have not diverged: no squared length or output weight beyond the limit."""
+    lengths = np.diagonal(Q, axis1=-2, axis2=-1)
+    with np.errstate(invalid="ignore"):
+        return np.all(lengths < limit, axis=-1) & np.all(a**2 < limit, axis=-1)
+
+
+def blanked(lost: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The array with NaN at the lost points (replicas, times)."""
+    return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
 
 
 def first_crossing(times: np.ndarray, values: np.ndarray, threshold: float | None) -> np.ndarray:

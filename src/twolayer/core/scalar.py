@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax import Array
 from jax.extend.core import Literal
 
 
@@ -41,12 +42,8 @@ class Program(NamedTuple):
     ops: tuple[Op, ...]
     outputs: tuple[Node, ...]
 
-    def run(self, inputs: Sequence[Any], instead: dict[str, Callable[..., Any]] | None = None) -> list[Any]:
-        """The outputs, flat, from flat inputs of any one shape: arrays of replicas, for example.
-
-        ``instead`` names functions to use for primitives that a compiler lacks.
-        """
-        instead = instead or {}
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs, flat, from flat inputs of any one shape: arrays of replicas, for example."""
         shape = np.shape(inputs[0])
         done: list[Any] = []
 
@@ -56,15 +53,13 @@ class Program(NamedTuple):
             return inputs[-1 - node.number] if node.number < 0 else done[node.number]
 
         for op in self.ops:
-            use = instead.get(op.primitive.name)
-            bound = map(get, op.arguments)
-            done.append(use(*bound) if use else op.primitive.bind(*bound, **dict(op.parameters)))
+            done.append(op.primitive.bind(*map(get, op.arguments), **dict(op.parameters)))
         return [get(node) for node in self.outputs]
 
 
 ELEMENTWISE = {
     "add", "add_any", "sub", "mul", "div", "rem", "max", "min", "neg", "abs", "sign", "sqrt", "rsqrt", "cbrt",
-    "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "logistic", "erf", "erfc", "erf_inv",
+    "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan", "tanh", "logistic", "erfc", "erf_inv",
     "pow", "integer_pow", "square", "floor", "ceil", "round", "atan2", "asin", "acos", "atan", "sinh", "cosh", "eq",
     "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "shift_left", "shift_right_logical",
     "shift_right_arithmetic", "select_n", "convert_element_type", "is_finite", "nextafter", "clamp", "copy",
@@ -73,6 +68,35 @@ ELEMENTWISE = {
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
          "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",
          "checkpoint": "jaxpr", "core_call": "call_jaxpr"}  # fmt: skip
+
+
+def _polynomial(x: Array, *coefficients: float) -> Array:
+    value = jax.numpy.full(x.shape, coefficients[0], x.dtype)
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
+    return value
+
+
+def erf(x: Array) -> Array:
+    """The error function in the coefficients of the Cephes library: few compilers of kernels have one."""
+    a = jax.numpy.abs(x)
+    near = jax.numpy.minimum(a, 1.0)
+    z = near * near
+    top = _polynomial(z, 9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226,
+                      7003.32514112805075473, 55592.3013010394962768)  # fmt: skip
+    low = _polynomial(z, 1.0, 33.5617141647503099647, 521.357949780152679795, 4594.32382970980127987,
+                      22629.0000613890934246, 49267.3942608635921086)  # fmt: skip
+    b = jax.numpy.minimum(jax.numpy.maximum(a, 1.0), 6.5)
+    p = _polynomial(b, 2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687,
+                    48.6371970985681366614, 196.520832956077098242, 526.445194995477358631, 934.528527171957607540,
+                    1027.55188689515710272, 557.535335369399327526)  # fmt: skip
+    q = _polynomial(b, 1.0, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062,
+                    975.708501743205489753, 1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182,
+                    557.535340817727675546)  # fmt: skip
+    # One division for both branches.
+    ratio = jax.numpy.where(a < 1.0, near * top, p) / jax.numpy.where(a < 1.0, low, q)
+    size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-b * b) * ratio)
+    return jax.numpy.where(x < 0.0, -size, size)
 
 
 class _Writer:
@@ -186,6 +210,10 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
     if which is not None and which.number is None:
         branch = parameters["branches"][int(which.value)]
         return _interpret(writer, branch.jaxpr, branch.consts, values[1:])
+    if name == "erf":
+        jaxpr = jax.make_jaxpr(erf)(jax.ShapeDtypeStruct((), aval.dtype))
+        nodes = [_interpret(writer, jaxpr.jaxpr, jaxpr.consts, [_array([x], ())])[0][()] for x in values[0].ravel()]
+        return [_array(nodes, aval.shape)]
     if name in ELEMENTWISE:
         wide: Any = np.broadcast_arrays(*values) if values else values
         nodes = [

@@ -24,7 +24,9 @@ from twolayer.description import (
     Plan,
     Record,
     Status,
+    blanked,
     first_crossing,
+    is_alive,
 )
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
@@ -204,7 +206,7 @@ class DirectSGD(AbstractDescription):
                 jax.block_until_ready(weights)
                 share(float(last / plan.steps[-1]))
             saved.append(jax.device_get(_measure(problem, weights, frozen)))
-            if not np.any(_alive(saved[-1], plan.limit)):
+            if not np.any(is_alive(saved[-1].Q, saved[-1].a, plan.limit)):
                 break
         share(1.0)
         blank = jax.tree.map(lambda x: np.full_like(x, np.nan), saved[-1])
@@ -212,14 +214,10 @@ class DirectSGD(AbstractDescription):
         return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
 
     def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
-        lost = ~np.logical_and.accumulate(_alive(path, plan.limit), axis=1)
-
-        def blank(x: np.ndarray) -> np.ndarray:
-            return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
-
-        Q, M, a = blank(path.Q), blank(path.M), blank(path.a)
+        lost = ~np.logical_and.accumulate(is_alive(path.Q, path.a, plan.limit), axis=1)
+        Q, M, a = (blanked(lost, x) for x in (path.Q, path.M, path.a))
         if isinstance(problem.inputs, Samples):
-            engine, risk, error = "mean over the data set", blank(path.risk), np.zeros_like(path.risk)
+            engine, risk, error = "mean over the data set", blanked(lost, path.risk), np.zeros_like(path.risk)
         else:
             chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
@@ -236,12 +234,6 @@ class _Trajectory(NamedTuple):
     M: Any
     a: Any
     risk: Any  # over a data set; zero for Gaussian inputs, whose risk follows from the overlaps
-
-
-def _alive(path: _Trajectory, limit: float) -> np.ndarray:
-    lengths = np.diagonal(path.Q, axis1=-2, axis2=-1)
-    with np.errstate(invalid="ignore"):
-        return np.all(lengths < limit, axis=-1) & np.all(path.a**2 < limit, axis=-1)
 
 
 @eqx.filter_jit

@@ -92,28 +92,6 @@ def functions() -> dict[str, Any]:
         return value * float_of_bits((np.int64(n) + np.int64(1023)) << np.int64(52))
 
     @inline
-    def erf64(x):
-        a = abs(x)
-        z = min(a, 1.0) * min(a, 1.0)
-        top = (9.60497373987051638749e0 * z + 9.00260197203842689217e1) * z + 2.23200534594684319226e3
-        top = (top * z + 7.00332514112805075473e3) * z + 5.55923013010394962768e4
-        low = ((z + 3.35617141647503099647e1) * z + 5.21357949780152679795e2) * z + 4.59432382970980127987e3
-        low = (low * z + 2.26290000613890934246e4) * z + 4.92673942608635921086e4
-        centre = min(a, 1.0) * top / low
-        b = min(max(a, 1.0), 6.5)
-        p = 2.46196981473530512524e-10 * b + 5.64189564831068821977e-1
-        p = (p * b + 7.46321056442269912687e0) * b + 4.86371970985681366614e1
-        p = (p * b + 1.96520832956077098242e2) * b + 5.26445194995477358631e2
-        p = (p * b + 9.34528527171957607540e2) * b + 1.02755188689515710272e3
-        p = p * b + 5.57535335369399327526e2
-        q = (b + 1.32281951154744992508e1) * b + 8.67072140885989742329e1
-        q = (q * b + 3.54937778887819891062e2) * b + 9.75708501743205489753e2
-        q = (q * b + 1.82390916687909736289e3) * b + 2.24633760818710981792e3
-        q = (q * b + 1.65666309194161350182e3) * b + 5.57535340817727675546e2
-        size = centre if a < 1.0 else 1.0 - exp64(-b * b) * p / q
-        return size if x >= 0.0 else -size
-
-    @inline
     def tanh64(x):
         a = abs(x)
         z = min(a, 0.625) * min(a, 0.625)
@@ -126,7 +104,7 @@ def functions() -> dict[str, Any]:
     def logistic64(x):
         return 1.0 / (1.0 + exp64(-x))
 
-    return {"log32": log32, "exp64": exp64, "erf64": erf64, "tanh64": tanh64, "logistic64": logistic64}
+    return {"log32": log32, "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64}
 
 
 def _cast(dtype: Any, text: str) -> str:
@@ -178,7 +156,7 @@ def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: An
         return f"(abs({arguments[0]}) < np.inf)"
     if name == "log":
         return f"log32({arguments[0]})" if np.dtype(dtype) == np.float32 else f"math.log({arguments[0]})"
-    if name in ("exp", "erf", "tanh", "logistic") and np.dtype(dtype) == np.float64:
+    if name in ("exp", "tanh", "logistic") and np.dtype(dtype) == np.float64:
         return f"{name}64({arguments[0]})"
     if name == "erfc":
         return f"math.erfc({arguments[0]})"

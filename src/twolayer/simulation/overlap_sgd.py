@@ -19,7 +19,7 @@ from twolayer.core.fields import as_data, choice, static
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.core.scalar import Program, Unsupported, scalarize
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.simulation.overlap import (
@@ -44,6 +44,8 @@ MAX_WIDTH = 8
 MAX_OPS = 6000
 # Samples of a batch held at once: what fits the caches of a core, and what fills a GPU.
 BLOCK, GPU_BLOCK = 2**13, 2**22
+# Samples of all replicas that are advanced at once.
+SAMPLES = 2**22
 # Work between two looks at the clock: an interruption is noticed soon.
 CALL_SECONDS = 0.5
 
@@ -169,7 +171,7 @@ class OverlapSGD(AbstractDescription):
         has_numba = importlib.util.find_spec("numba") is not None
         if self.backend == "native" and (program is None or not has_numba):
             raise NotApplicable("Native code needs one sample a step, width up to eight, and numba installed.")
-        if program is not None and has_numba and on_cpu and self.backend != "xla":
+        if program is not None and has_numba and (self.backend == "native" or (on_cpu and self.backend == "auto")):
             return partial(_advance_native, _native(program, plan.replicas)), "native"
         if program is not None and not on_cpu:
             is_cuda = "NVIDIA" in jax.devices()[0].device_kind
@@ -188,15 +190,16 @@ class OverlapSGD(AbstractDescription):
         interrupted: bool,
     ) -> Record:
         Q, M, a = (np.stack([np.asarray(getattr(one, name)) for one in saved], axis=1) for name in ("Q", "M", "a"))
+        lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
+        # What an interruption left out is missing, not diverged.
         missing = len(plan.steps) - len(saved)
-        Q, M, a = (np.concatenate([x, np.full((len(x), missing, *x.shape[2:]), np.nan)], axis=1) for x in (Q, M, a))
-        lengths = np.diagonal(Q, axis1=-2, axis2=-1)
-        with np.errstate(invalid="ignore"):
-            alive = np.all(lengths < plan.limit, axis=-1) & np.all(a**2 < plan.limit, axis=-1)
-        lost = ~np.logical_and.accumulate(alive, axis=1)
-        Q, M, a = (np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x) for x in (Q, M, a))
+        Q, M, a = (
+            np.pad(blanked(lost, x), [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
+            for x in (Q, M, a)
+        )
         risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
-        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
+        ended = Status.UNFINISHED if missing else Status.DONE
+        status = np.where(lost.any(axis=1), Status.DIVERGED, ended).astype(np.int8)
         steps = np.asarray(run.crossing)
         crossing = np.where(steps >= 0.0, training.clock(problem).time(steps), np.nan)
         return Record(
@@ -251,8 +254,17 @@ def _advance_xla(made: Setting, watch: Chosen | None, threshold: Any, run: Run, 
         crossing = _crossed(made, watch, threshold, state, run.crossing, (step + 1).astype(jnp.float64))
         return Run(state, run.lengths, run.words, crossing)
 
-    every = jax.vmap(one, in_axes=(0, None))
-    return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), lambda step, run: every(run, step), run)
+    # As many replicas at once as keep their samples within the memory for one large batch.
+    width = max(1, SAMPLES // min(made.batch, _block_size()))
+
+    def every(step: Array, run: Run) -> Run:
+        return jax.lax.map(lambda replica: one(replica, step), run, batch_size=min(width, len(run.crossing)))
+
+    return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), every, run)
+
+
+def _block_size() -> int:
+    return BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
 
 
 def _batch(made: Setting, run: Run, key: Any, counter: Any) -> State:
@@ -271,7 +283,7 @@ def _batch(made: Setting, run: Run, key: Any, counter: Any) -> State:
         A, da = A * inside, da * inside
         return Sums(A.T @ A, A.T @ drawn.g, A.T @ drawn.g_star, jnp.sum(da, axis=0)), A
 
-    block_size = BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
+    block_size = _block_size()
     if n <= block_size:
         total, A = sums(jnp.asarray(0), n)
     else:
@@ -355,35 +367,6 @@ def _advance_vector(program: _WrittenOut, run: Run, first: Any, last: Any) -> Ru
     return _unflat(run, flat)
 
 
-def _polynomial(x: Array, *coefficients: float) -> Array:
-    value = jnp.full(x.shape, coefficients[0], x.dtype)
-    for coefficient in coefficients[1:]:
-        value = value * x + coefficient
-    return value
-
-
-def _erf(x: Array) -> Array:
-    """The error function in the coefficients of the Cephes library, for kernels whose compiler has none."""
-    a = jnp.abs(x)
-    near = jnp.minimum(a, 1.0)
-    z = near * near
-    top = _polynomial(z, 9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226,
-                      7003.32514112805075473, 55592.3013010394962768)  # fmt: skip
-    low = _polynomial(z, 1.0, 33.5617141647503099647, 521.357949780152679795, 4594.32382970980127987,
-                      22629.0000613890934246, 49267.3942608635921086)  # fmt: skip
-    b = jnp.minimum(jnp.maximum(a, 1.0), 6.5)
-    p = _polynomial(b, 2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687,
-                    48.6371970985681366614, 196.520832956077098242, 526.445194995477358631, 934.528527171957607540,
-                    1027.55188689515710272, 557.535335369399327526)  # fmt: skip
-    q = _polynomial(b, 1.0, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062,
-                    975.708501743205489753, 1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182,
-                    557.535340817727675546)  # fmt: skip
-    # One division for both branches.
-    ratio = jnp.where(a < 1.0, near * top, p) / jnp.where(a < 1.0, low, q)
-    size = jnp.where(a < 1.0, ratio, 1.0 - jnp.exp(-b * b) * ratio)
-    return jnp.where(x < 0.0, -size, size)
-
-
 # Replicas in one block of a GPU kernel, and warps that share them.
 LANES, WARPS = 128, 4
 
@@ -408,7 +391,7 @@ def _advance_kernel(program: _WrittenOut, run: Run, first: Any, last: Any) -> Ru
         def body(step: Array, flat: list[Array]) -> list[Array]:
             low, high = (jnp.full((LANES,), word) for word in _counter(step))
             numbers = program.draws.run([*keys, low, high])
-            return program.step.run([*flat, *lengths, *numbers], instead={"erf": _erf})
+            return program.step.run([*flat, *lengths, *numbers])
 
         start = [state_ref[n, :] for n in range(program.state)]
         for n, row in enumerate(jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)):
