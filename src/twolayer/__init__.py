@@ -32,6 +32,8 @@ from twolayer.problem import Student as Student
 from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
+from twolayer.theory import HDMF as HDMF
+from twolayer.theory import MeanField as MeanField
 from twolayer.theory import SaadSolla as SaadSolla
 from twolayer.training import SGD as SGD
 from twolayer.training import Both as Both

@@ -23,6 +23,8 @@ class Exactness(enum.Enum):
 
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
+    LIMIT_P = "limit p -> infinity"
+    LIMIT_P_D = "limit p, d -> infinity"
 
 
 class Applies(NamedTuple):
@@ -88,6 +90,7 @@ class Record(NamedTuple):
     crossing_time: Any  # (replicas,): first time with excess risk at most the threshold, NaN if never or not asked
     engine: str
     interrupted: bool = False
+    others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
 
 
 class AbstractDescription(eqx.Module):

@@ -1,3 +1,5 @@
 """Limiting accounts of training."""
 
+from twolayer.theory.hdmf import HDMF as HDMF
+from twolayer.theory.mean_field import MeanField as MeanField
 from twolayer.theory.saad_solla import SaadSolla as SaadSolla
