@@ -81,10 +81,11 @@ B, S = np.array([0.8, -0.5]), 0.6
 def moments(member, b=B):
     """Averages with one unit, those of the dynamics: of the value, of the slope with the fields, of the square."""
     rule, smooth = member
-    jet = smooth.jet(rule.points @ b[: rule.points.shape[1]], jnp.asarray([S]))
+    at = rule.points @ b[: rule.points.shape[1]], jnp.asarray([S])
+    along, spread = smooth.slopes(*at)
     weighted = rule.weights * rule.values
     square = rule.weights @ rule.values**2 + 2.0 * rule.rest
-    return jnp.stack([square, weighted @ jet.value, weighted @ jet.spread, *((weighted * jet.slope) @ rule.points)])
+    return jnp.stack([square, weighted @ smooth.value(*at), weighted @ spread, *((weighted * along) @ rule.points)])
 
 
 def brute_force(target, activation, b=B):
