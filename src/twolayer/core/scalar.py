@@ -63,7 +63,7 @@ ELEMENTWISE = {
     "pow", "integer_pow", "square", "floor", "ceil", "round", "atan2", "asin", "acos", "atan", "sinh", "cosh", "eq",
     "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "shift_left", "shift_right_logical",
     "shift_right_arithmetic", "select_n", "convert_element_type", "is_finite", "nextafter", "clamp", "copy",
-    "stop_gradient", "population_count",
+    "stop_gradient", "population_count", "bitcast_convert_type",
 }  # fmt: skip
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
          "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",

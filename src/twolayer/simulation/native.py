@@ -16,7 +16,7 @@ from twolayer.core.scalar import Node, Program, Unsupported
 
 _BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
            "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-           "shift_right_logical": ">>", "shift_left": "<<"}  # fmt: skip
+           "shift_right_logical": ">>", "shift_right_arithmetic": ">>", "shift_left": "<<"}  # fmt: skip
 _PREDICATES = {"eq", "ne", "lt", "le", "gt", "ge"}
 _UNARY = {"sqrt": "math.sqrt", "abs": "abs", "floor": "math.floor", "sin": "math.sin", "cos": "math.cos",
           "atan2": "math.atan2", "asin": "math.asin", "acos": "math.acos", "atan": "math.atan", "log1p": "math.log1p",
@@ -58,28 +58,6 @@ def functions() -> dict[str, Any]:
 
         return types.float32(types.int32), code
 
-    f32 = np.float32
-
-    @inline
-    def log32(x):
-        bits = bits_of_single(x)
-        # Halve the mantissa's range around one: the exponent is that of x / sqrt(1/2).
-        shifted = np.int32(bits - np.int32(0x3F3504F3))
-        exponent = np.int32(shifted >> np.int32(23))
-        m = single_of_bits(np.int32(bits - np.int32(exponent << np.int32(23)))) - f32(1.0)
-        e = f32(exponent)
-        z = m * m
-        y = f32(7.0376836292e-2) * m + f32(-1.1514610310e-1)
-        y = y * m + f32(1.1676998740e-1)
-        y = y * m + f32(-1.2420140846e-1)
-        y = y * m + f32(1.4249322787e-1)
-        y = y * m + f32(-1.6668057665e-1)
-        y = y * m + f32(2.0000714765e-1)
-        y = y * m + f32(-2.4999993993e-1)
-        y = y * m + f32(3.3333331174e-1)
-        y = y * m * z + f32(-2.12194440e-4) * e - f32(0.5) * z
-        return m + y + f32(0.693359375) * e
-
     @inline
     def exp64(x):
         x = min(max(x, -708.0), 709.0)
@@ -104,7 +82,10 @@ def functions() -> dict[str, Any]:
     def logistic64(x):
         return 1.0 / (1.0 + exp64(-x))
 
-    return {"log32": log32, "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64}
+    return {
+        "bits_of_single": bits_of_single, "single_of_bits": single_of_bits,
+        "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64,
+    }  # fmt: skip
 
 
 def _cast(dtype: Any, text: str) -> str:
@@ -112,6 +93,16 @@ def _cast(dtype: Any, text: str) -> str:
     if dtype == np.bool_:
         return f"({text})"
     return f"np.{dtype.name}({text})" if dtype != np.float64 else f"({text})"
+
+
+def _bitcast(before: Any, after: Any) -> str:
+    """The function that reads the same bits as another type."""
+    names = {("float32", "int32"): "bits_of_single", ("int32", "float32"): "single_of_bits"}
+    names |= {("uint32", "int32"): "np.int32", ("int32", "uint32"): "np.uint32"}
+    pair = (np.dtype(before).name, np.dtype(after).name)
+    if pair not in names:
+        raise Unsupported(f"bits of {pair[0]} as {pair[1]}")
+    return names[pair]
 
 
 def _constant(node: Node) -> str:
@@ -155,7 +146,7 @@ def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: An
     if name == "is_finite":
         return f"(abs({arguments[0]}) < np.inf)"
     if name == "log":
-        return f"log32({arguments[0]})" if np.dtype(dtype) == np.float32 else f"math.log({arguments[0]})"
+        return _cast(dtype, f"math.log({arguments[0]})")
     if name in ("exp", "tanh", "logistic") and np.dtype(dtype) == np.float64:
         return f"{name}64({arguments[0]})"
     if name == "erfc":
@@ -188,6 +179,9 @@ def _body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
     lines = []
     for number, op in enumerate(program.ops):
         arguments = [_text(node, prefix, inputs) for node in op.arguments]
+        if op.primitive.name == "bitcast_convert_type":
+            lines.append(f"{prefix}{number} = {_bitcast(op.arguments[0].dtype, op.dtype)}({arguments[0]})")
+            continue
         lines.append(f"{prefix}{number} = {_line(op.primitive.name, arguments, dict(op.parameters), op.dtype)}")
     return lines
 

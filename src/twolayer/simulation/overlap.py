@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.problem import Overlaps, Problem
-from twolayer.simulation.draws import chi, chi_table, normal, words
+from twolayer.simulation.draws import chi, chi_table, normals
 from twolayer.training import SGD
 
 
@@ -203,9 +203,10 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, An
     k, r = setting.problem.k, setting.outside
     with_rest = with_rest and setting.chi.shape[0] > 0
     number = k + r + with_rest + setting.is_noisy
-    numbers = [normal(word).astype(jnp.float64) for word in words(key, number, index, step)]
+    drawn = normals(key, number, index, step)
+    numbers = [x.astype(jnp.float64) for x in drawn]
     zero = jnp.zeros_like(numbers[0])
-    rest = chi(numbers[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
+    rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
     return Draw(_stack(numbers[:k]), _stack(numbers[k : k + r]), numbers[-1] if setting.is_noisy else zero, rest)
 
 
@@ -218,10 +219,10 @@ def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any
     columns, rows = setting.chi.shape[0], min(setting.problem.p, setting.batch)
     below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
     last = jnp.zeros_like(step[0]) + np.uint32(0xFFFFFFFF)
-    z = [normal(word).astype(jnp.float64) for word in words(key, columns + len(below), last, step)]
-    zero = jnp.zeros_like(z[0]) if z else jnp.zeros(())
+    z = normals(key, columns + len(below), last, step)
+    zero = jnp.zeros(())
     entries = {(j, j): chi(z[j], setting.degrees[j], setting.chi[j]) for j in range(columns)}
-    entries |= dict(zip(below, z[columns:], strict=True))
+    entries |= {place: x.astype(jnp.float64) for place, x in zip(below, z[columns:], strict=True)}
     found = [_stack([entries.get((i, j), zero) for j in range(columns)]) for i in range(rows)]
     return jnp.stack(found)
 
