@@ -272,6 +272,8 @@ def test_arguments_that_contradict_the_formulas_are_refused():
         ({"Q": 2 * Q}, "`Q` must have ones"),
         ({"P": [[2.0]]}, "`P` must be the identity"),
         ({"a": [1.0, 2.0]}, "`a` must be all ones"),
+        ({"P": np.eye(2)}, r"`P` must have shape \(1, 1\)"),
+        ({"a": np.ones(3)}, r"`a` must have shape \(2,\)"),
         ({"M": M.T}, r"shapes \(p, p\) and \(p, k\)"),
         ({"Q": np.eye(3), "M": np.zeros((3, 1))}, "p = 2 rows"),
     ]:
@@ -280,7 +282,8 @@ def test_arguments_that_contradict_the_formulas_are_refused():
     drawn = tl.derive(problem(tl.PhaseRetrieval(), 2, "square", second_layer="gaussian"), tl.SGD(0.2))
     with pytest.raises(tl.InvalidInput, match="`a` must be given"):
         drawn.lambdify()(Q, M)
-    drawn.lambdify()(Q, M, a=[0.5, 1.0])
+    whole = drawn.lambdify()(np.eye(2, dtype=int), np.zeros((2, 1), dtype=int), a=[1, 2])
+    check_close(whole, drawn.lambdify()(np.eye(2), np.zeros((2, 1)), a=[1.0, 2.0]))
 
 
 def test_text_latex_and_data():

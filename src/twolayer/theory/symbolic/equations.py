@@ -183,8 +183,8 @@ class Equations:
             p, batch = arrays["p"], arrays["Q"].shape[:-2]
             if self.is_symbolic_p:
                 dQ, *rates = (module.asarray(x) for x in values)
-                *dM, da = (module.broadcast_to(x, (*batch, p, 1))[..., 0] for x in rates)
-                return module.broadcast_to(dQ, (*batch, p, p)), module.stack(dM, axis=-1), da
+                *dM, da = (module.array(module.broadcast_to(x, (*batch, p, 1))[..., 0]) for x in rates)
+                return module.array(module.broadcast_to(dQ, (*batch, p, p))), module.stack(dM, axis=-1), da
             flat = module.stack([module.broadcast_to(module.asarray(x), batch) for x in values], axis=-1)
             dQ, dM, da = module.split(flat, [p * p, p * p + p * self.k], axis=-1)
             return dQ.reshape(*batch, p, p), dM.reshape(*batch, p, self.k), da
@@ -206,7 +206,7 @@ class Equations:
     def _arrays(self, module: Any, Q: Any, M: Any, P: Any, a: Any, rates: tuple[Any, ...]) -> dict[str, Any]:
         """The arguments as arrays, those of the problem where they were left out; refuses what contradicts them."""
         given = self.given
-        Q, M = module.asarray(Q), module.asarray(M)
+        Q, M = module.asarray(Q, dtype=float), module.asarray(M, dtype=float)
         if M.ndim < 2 or M.shape[-1] != self.k or Q.shape[-2:] != (M.shape[-2],) * 2:
             raise InvalidInput(
                 f"Arguments `Q` and `M` must have shapes (p, p) and (p, k) with k = {self.k}, "
@@ -219,7 +219,10 @@ class Equations:
             a = np.ones(p) if given.has_unit_weights else given.a
             if a is None or len(a) != p:
                 raise InvalidInput(f"Argument `a` must be given: the problem does not fix p = {p} output weights.")
-        P, a = module.asarray(given.P if P is None else P), module.asarray(a)
+        P, a = module.asarray(given.P if P is None else P, dtype=float), module.asarray(a, dtype=float)
+        for name, array, shape in (("P", P, (self.k, self.k)), ("a", a, (p,))):
+            if array.shape[-len(shape) :] != shape:
+                raise InvalidInput(f"Argument `{name}` must have shape {shape}, but has shape {tuple(array.shape)}.")
         _check_put_in("Q", Q[..., np.arange(p), np.arange(p)], 1.0, given.has_unit_rows)
         _check_put_in("P", P, np.eye(self.k), given.is_orthonormal)
         _check_put_in("a", a, 1.0, given.has_unit_weights)
