@@ -30,7 +30,7 @@ def prepared(problem, training, replicas: int):
     made = overlap.setting(problem, training)
     keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(replicas))
     starts = jax.jit(lambda keys: problem.draw_many(keys))(keys)
-    return made, overlap_sgd._begin(made, starts, keys, None, None)
+    return made, overlap_sgd._begin(made, starts, keys, np.zeros(len(keys)), None)
 
 
 def seconds(advance, run, steps: int) -> tuple[float, float]:
@@ -53,14 +53,14 @@ def seconds(advance, run, steps: int) -> tuple[float, float]:
 
 
 def drivers(made, replicas: int):
-    program = overlap_sgd._written_out(made, None, None)
+    program = overlap_sgd._written_out(made, None)
     if ON_GPU:
         yield "kernel", lambda *arguments: overlap_sgd._advance_kernel(program, *arguments)
         yield "scan", lambda *arguments: overlap_sgd._advance_vector(program, *arguments)
         return
     native = overlap_sgd._native(program, replicas)
     yield "native", lambda *arguments: overlap_sgd._advance_native(native, *arguments)
-    yield "XLA", lambda *arguments: overlap_sgd._advance_xla(made, None, np.asarray(0.0), *arguments)
+    yield "XLA", lambda *arguments: overlap_sgd._advance_xla(made, None, *arguments)
 
 
 def erf(d: int, **choices):

@@ -57,13 +57,19 @@ class Plan(eqx.Module):
     keys: Key[Array, " replicas"]  # one per replica: the randomness of the run itself
     steps: Int[np.ndarray, " times"]  # steps at which to save, increasing from 0
     times: Float[np.ndarray, " times"]  # the same on the clock
-    risk_threshold: float | None = None  # on the excess risk
+    risk_threshold: Any = None  # on the excess risk: one number, or one per replica
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
 
     @property
     def replicas(self) -> int:
         """The number of replicas."""
         return self.starts.Q.shape[0]
+
+    @property
+    def thresholds(self) -> Float[np.ndarray, " replicas"]:
+        """The threshold of each replica; infinite where none is asked."""
+        asked = np.inf if self.risk_threshold is None else self.risk_threshold
+        return np.broadcast_to(np.asarray(asked, dtype=np.float64), (self.replicas,))
 
     @property
     def limit(self) -> float:
@@ -126,9 +132,9 @@ def blanked(lost: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
 
 
-def first_crossing(times: np.ndarray, values: np.ndarray, threshold: float | None) -> np.ndarray:
-    """The first saved time at which each row is at most the threshold; NaN where none is, or none is asked."""
-    if threshold is None:
+def first_crossing(plan: Plan, values: np.ndarray) -> np.ndarray:
+    """The first saved time at which each row is at most its threshold; NaN where none is, or none is asked."""
+    if plan.risk_threshold is None:
         return np.full(values.shape[0], np.nan)
-    below = values <= threshold
-    return np.where(below.any(axis=1), times[np.argmax(below, axis=1)], np.nan)
+    below = values <= plan.thresholds[: len(values), None]
+    return np.where(below.any(axis=1), plan.times[np.argmax(below, axis=1)], np.nan)

@@ -223,7 +223,7 @@ class DirectSGD(AbstractDescription):
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        crossing = first_crossing(plan.times, risk, plan.risk_threshold)
+        crossing = first_crossing(plan, risk)
         return Record(Q, M, a, risk, error, np.zeros_like(risk), status, crossing, engine, interrupted)
 
 

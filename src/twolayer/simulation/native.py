@@ -250,9 +250,15 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
 
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
     """The kernel for so many replicas, compiled; it advances the state in place and lets other threads run."""
+    width = 1 if replicas < 8 else WIDTH
+    return Kernel(_compiled(source(draws, step, state, fixed, width)), width)
+
+
+@lru_cache(maxsize=16)
+def _compiled(text: str) -> Callable[..., None]:
+    """The kernel of a text: compiling takes seconds, and a run that goes on after a stop has the same text."""
     from numba import njit
 
-    width = 1 if replicas < 8 else WIDTH
     space = {"np": np, "math": math, **functions()}
-    exec(compile(source(draws, step, state, fixed, width), "<overlap kernel>", "exec"), space)  # our text, no user's
-    return Kernel(njit(error_model="numpy", fastmath={"contract"}, nogil=True)(space["kernel"]), width)
+    exec(compile(text, "<overlap kernel>", "exec"), space)  # our text, no user's
+    return njit(error_model="numpy", fastmath={"contract"}, nogil=True)(space["kernel"])

@@ -56,6 +56,7 @@ class Run(NamedTuple):
     state: State
     lengths: Any
     words: Any  # two words of a key for each replica
+    threshold: Any  # on the excess risk; not looked at when nothing is watched
     crossing: Any  # the first step at which the risk was below the threshold, -1 before
 
 
@@ -65,9 +66,9 @@ Advance = Callable[[Run, Any, Any], Run]
 def watched_step(
     setting: Setting,
     chosen: Chosen | None,
-    threshold: Any,
     state: State,
     lengths: Any,
+    threshold: Any,
     crossing: Any,
     drawn: Draw,
     at: Any,
@@ -134,7 +135,7 @@ class OverlapSGD(AbstractDescription):
         chosen = choose(problem, ("excess_risk",))
         watch = chosen.variants()[0] if plan.risk_threshold is not None else None
         advance, engine = self._driver(made, watch, plan)
-        run = _begin(made, plan.starts, plan.keys, plan.risk_threshold, watch)
+        run = _begin(made, plan.starts, plan.keys, plan.thresholds, watch)
         saved = [_measured(made, run)]
         interrupted = False
         total = int(plan.steps[-1])
@@ -164,7 +165,7 @@ class OverlapSGD(AbstractDescription):
         program = None
         if can_write_out:
             try:
-                program = _written_out(made, watch, plan.risk_threshold)
+                program = _written_out(made, watch)
             except Unsupported as missing:
                 if self.backend == "native":
                     raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
@@ -176,7 +177,7 @@ class OverlapSGD(AbstractDescription):
         if program is not None and not on_cpu:
             is_cuda = "NVIDIA" in jax.devices()[0].device_kind
             return partial(_advance_kernel if is_cuda else _advance_vector, program), "GPU kernel" if is_cuda else "xla"
-        return partial(_advance_xla, made, watch, np.asarray(plan.risk_threshold or 0.0)), "xla"
+        return partial(_advance_xla, made, watch), "xla"
 
     def _record(
         self,
@@ -208,14 +209,14 @@ class OverlapSGD(AbstractDescription):
 
 
 @eqx.filter_jit
-def _begin(made: Setting, starts: Overlaps, keys: Array, threshold: Any, watch: Chosen | None) -> Run:
-    def one(Q: Array, M: Array, a: Array, key: Array) -> Run:
+def _begin(made: Setting, starts: Overlaps, keys: Array, thresholds: Any, watch: Chosen | None) -> Run:
+    def one(Q: Array, M: Array, a: Array, key: Array, threshold: Array) -> Run:
         state = start(made, Overlaps(Q, M, starts.P, a))
         words = jax.random.key_data(purpose_key(key, Purpose.OVERLAPS))
         crossing = _crossed(made, watch, threshold, state, jnp.asarray(-1.0), 0.0)
-        return Run(state, jnp.sqrt(jnp.diagonal(Q)), words.astype(jnp.uint32), crossing)
+        return Run(state, jnp.sqrt(jnp.diagonal(Q)), words.astype(jnp.uint32), threshold, crossing)
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, keys)
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
 
 class _Saved(NamedTuple):
@@ -241,7 +242,7 @@ def _counter(step: Any) -> tuple[Any, Any]:
 
 
 @eqx.filter_jit
-def _advance_xla(made: Setting, watch: Chosen | None, threshold: Any, run: Run, first: Any, last: Any) -> Run:
+def _advance_xla(made: Setting, watch: Chosen | None, run: Run, first: Any, last: Any) -> Run:
     """All replicas from one step to another, by XLA: any batch size and width."""
 
     def one(run: Run, step: Array) -> Run:
@@ -251,8 +252,8 @@ def _advance_xla(made: Setting, watch: Chosen | None, threshold: Any, run: Run, 
             state = single_step(made, run.state, run.lengths, drawn)
         else:
             state = _batch(made, run, key, counter)
-        crossing = _crossed(made, watch, threshold, state, run.crossing, (step + 1).astype(jnp.float64))
-        return Run(state, run.lengths, run.words, crossing)
+        crossing = _crossed(made, watch, run.threshold, state, run.crossing, (step + 1).astype(jnp.float64))
+        return run._replace(state=state, crossing=crossing)
 
     # As many replicas at once as keep their samples within the memory for one large batch.
     width = max(1, SAMPLES // min(made.batch, _block_size()))
@@ -307,10 +308,10 @@ class _WrittenOut(NamedTuple):
     draws: Program
     step: Program
     state: int  # numbers of the state, the crossing step among them
-    fixed: int
+    fixed: int  # numbers that stay: the lengths of the rows and the threshold
 
 
-def _written_out(made: Setting, watch: Chosen | None, threshold: Any) -> _WrittenOut:
+def _written_out(made: Setting, watch: Chosen | None) -> _WrittenOut:
     word = jax.ShapeDtypeStruct((), jnp.uint32)
 
     def draws(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Draw, Any]:
@@ -323,14 +324,14 @@ def _written_out(made: Setting, watch: Chosen | None, threshold: Any) -> _Writte
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
     state: Any = State(*(real(shape) for shape in ((rows, k), (rows, made.outside), (p,))))  # pyright: ignore[reportArgumentType]
 
-    def step(state: State, crossing: Any, lengths: Any, drawn: Draw, at: Any) -> tuple[State, Any]:
-        return watched_step(made, watch, threshold, state, lengths, crossing, drawn, at)
+    def step(state: State, crossing: Any, lengths: Any, threshold: Any, drawn: Draw, at: Any) -> tuple[State, Any]:
+        return watched_step(made, watch, state, lengths, threshold, crossing, drawn, at)
 
-    program = scalarize(step, state, real(()), real((p,)), drawn, at)
+    program = scalarize(step, state, real(()), real((p,)), real(()), drawn, at)
     if len(program.ops) > MAX_OPS:
         raise Unsupported(f"{len(program.ops)} operations")
     numbers = sum(int(np.prod(leaf.shape)) for leaf in state) + 1
-    return _WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p)
+    return _WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p + 1)
 
 
 def _flat(run: Run) -> list[Any]:
@@ -338,6 +339,11 @@ def _flat(run: Run) -> list[Any]:
     replicas = len(run.crossing)
     parts = [part.reshape(replicas, -1).T for part in run.state]
     return [*(row for part in parts for row in part), run.crossing]
+
+
+def _fixed(run: Run) -> list[Any]:
+    """What stays the same during a run, one array of replicas each: the lengths of the rows and the threshold."""
+    return [*run.lengths.T, run.threshold]
 
 
 def _unflat(run: Run, rows: Any) -> Run:
@@ -350,18 +356,18 @@ def _unflat(run: Run, rows: Any) -> Run:
         )
         found.append(stacked.reshape(part.shape))
         place += size
-    return Run(State(*found), run.lengths, run.words, rows[place])
+    return run._replace(state=State(*found), crossing=rows[place])
 
 
 @eqx.filter_jit
 def _advance_vector(program: _WrittenOut, run: Run, first: Any, last: Any) -> Run:
     """All replicas by the programs on scalars, each number a vector of replicas: elementwise work for a GPU."""
-    lengths, words = list(run.lengths.T), list(run.words.T)
+    fixed, words = _fixed(run), list(run.words.T)
 
     def body(step: Array, flat: list[Array]) -> list[Array]:
         low, high = (jnp.full(words[0].shape, word) for word in _counter(step))
         numbers = program.draws.run([*words, low, high])
-        return program.step.run([*flat, *lengths, *numbers])
+        return program.step.run([*flat, *fixed, *numbers])
 
     flat = jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), body, _flat(run))
     return _unflat(run, flat)
@@ -380,18 +386,18 @@ def _advance_kernel(program: _WrittenOut, run: Run, first: Any, last: Any) -> Ru
     flat, replicas = _flat(run), len(run.crossing)
     members = np.minimum(np.arange(-(-replicas // LANES) * LANES), replicas - 1)
     state = jnp.stack(flat)[:, members]
-    fixed = jnp.asarray(run.lengths).T[:, members]
+    fixed = jnp.stack(_fixed(run))[:, members]
     words = jnp.asarray(run.words).T[:, members]
     span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
 
     def kernel(span_ref: Any, state_ref: Any, fixed_ref: Any, words_ref: Any, out_ref: Any) -> None:
-        lengths = [fixed_ref[n, :] for n in range(program.fixed)]
+        numbers_kept = [fixed_ref[n, :] for n in range(program.fixed)]
         keys = [words_ref[n, :] for n in range(2)]
 
         def body(step: Array, flat: list[Array]) -> list[Array]:
             low, high = (jnp.full((LANES,), word) for word in _counter(step))
             numbers = program.draws.run([*keys, low, high])
-            return program.step.run([*flat, *lengths, *numbers])
+            return program.step.run([*flat, *numbers_kept, *numbers])
 
         start = [state_ref[n, :] for n in range(program.state)]
         for n, row in enumerate(jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)):
@@ -429,10 +435,10 @@ def _advance_native(made: tuple[_WrittenOut, Any], run: Run, first: Any, last: A
         return np.ascontiguousarray(table.reshape(len(rows), blocks, width).transpose(1, 0, 2)).reshape(blocks, -1)
 
     state = arranged(_flat(run), np.float64)
-    lengths, words = arranged(list(run.lengths.T), np.float64), arranged(list(run.words.T), np.uint32)
+    fixed, words = arranged(_fixed(run), np.float64), arranged(list(run.words.T), np.uint32)
 
     def advance(block: int) -> None:
-        kernel.advance(state[block], lengths[block], words[block], int(first), int(last))
+        kernel.advance(state[block], fixed[block], words[block], int(first), int(last))
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if blocks == 1 or cores == 1:

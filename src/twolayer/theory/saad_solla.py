@@ -223,7 +223,7 @@ class SaadSolla(AbstractDescription):
         status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
         crossing = np.full(plan.replicas, np.nan)
         if plan.risk_threshold is not None:
-            crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
+            crossing = crossings(variants[0], *data, plan.starts, times, plan.thresholds)
             plan.progress(1.0)
         return Record(
             Q, M, a, risk, error[3], np.max(flat, axis=0), status.astype(np.int8), np.asarray(crossing), engine.name
@@ -267,22 +267,23 @@ def _trajectories(
 
 
 @eqx.filter_jit
-def _crossings(
+def crossings(
     engine: Chosen,
     description: SaadSolla,
     problem: Problem,
     training: SGD,
     starts: Overlaps,
-    times: Array,
-    threshold: Any,
+    times: Any,
+    thresholds: Any,
+    looser: Any = 1.0,
 ) -> Array:
-    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
+    """The time at which the excess risk falls to the threshold of each start; NaN where it does not."""
 
-    def one(Q: Array, M: Array, a: Array) -> Array:
+    def one(Q: Array, M: Array, a: Array, threshold: Array) -> Array:
         start = Overlaps(Q, M, starts.P, a)
         span = jnp.stack([times[0], times[-1]])
-        solution = description.trajectory(engine, problem, training, start, span, threshold=threshold)
+        solution = description.trajectory(engine, problem, training, start, span, looser, threshold=threshold)
         below = engine.parts(problem, start, ("excess_risk",))["excess_risk"] <= threshold
         return jnp.where(below, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a)
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))

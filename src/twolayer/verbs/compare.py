@@ -27,7 +27,7 @@ def compare(
     save: Any = 100,
     replicas: Any = 16,
     seed: Any = 0,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> "xr.DataTree":

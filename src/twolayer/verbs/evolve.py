@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.fields import as_data, count, instance, number
+from twolayer.core.fields import array, as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
@@ -41,7 +41,7 @@ def evolve(
     save: Any = 100,
     replicas: Any = 1,
     seed: Any = 0,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> "xr.Dataset":
@@ -63,7 +63,8 @@ def evolve(
         The seed from which every random number comes.
     risk_threshold
         Record the first time at which the excess risk is at most this (``crossing_time``): exactly for a differential
-        equation, at the save points for a simulation on the weights.
+        equation, at every step on the overlaps, at the save points for a simulation on the weights. One number, or one
+        per replica.
     throw
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
@@ -91,7 +92,7 @@ def make_plan(
     save: Any,
     replicas: Any,
     seed: Any,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """Check what is asked, and draw the starts; also what was asked in plain numbers, for the record."""
     instance("problem", Problem, "a Problem")(problem)
@@ -99,7 +100,7 @@ def make_plan(
     until = number("until", above=0.0)(until)
     replicas = count("replicas", high=10**7)(replicas)
     seed = count("seed", low=0, high=2**31 - 1)(seed)
-    risk_threshold = number("risk_threshold", above=0.0, optional=True)(risk_threshold)
+    risk_threshold = _as_threshold(risk_threshold, replicas)
     clock = training.clock(problem)
     steps = clock.steps(until)
     if steps < 1:
@@ -115,8 +116,22 @@ def make_plan(
     starts = _draw(as_data(problem), keys)
     if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
         raise InvalidInput("On the sphere every row needs a length, but a row of the start is zero.")
-    told = {"until": until, "save": times, "replicas": replicas, "seed": seed, "risk_threshold": risk_threshold}
+    asked = risk_threshold.tolist() if isinstance(risk_threshold, np.ndarray) else risk_threshold
+    told = {"until": until, "save": times, "replicas": replicas, "seed": seed, "risk_threshold": asked}
     return Plan(starts, keys, save_steps, clock.time(save_steps), risk_threshold), told
+
+
+def _as_threshold(value: Any, replicas: int) -> Any:
+    """One positive number for all replicas, or one for each."""
+    if value is None or np.ndim(value) == 0:
+        return number("risk_threshold", above=0.0, optional=True)(value)
+    values = np.asarray(array("risk_threshold", 1)(value))
+    if values.shape != (replicas,) or np.any(values <= 0.0):
+        raise InvalidInput(
+            f"Argument `risk_threshold` must be one positive number or one for each of {replicas} replicas, "
+            f"but is an array of {values.size} with smallest entry {values.min(initial=np.inf):g}."
+        )
+    return values
 
 
 def _save_times(save: Any, until: float | int, step: float) -> np.ndarray:
@@ -171,7 +186,8 @@ def run(
 def first_replica(plan: Plan) -> Plan:
     """The plan for a deterministic account of a deterministic start: all replicas are the same."""
     starts = Overlaps(plan.starts.Q[:1], plan.starts.M[:1], plan.starts.P, plan.starts.a[:1])
-    return Plan(starts, plan.keys[:1], plan.steps, plan.times, plan.risk_threshold, plan.progress)
+    threshold = None if plan.risk_threshold is None else plan.thresholds[:1]
+    return Plan(starts, plan.keys[:1], plan.steps, plan.times, threshold, plan.progress)
 
 
 def check_ended(dataset: "xr.Dataset") -> None:
