@@ -195,7 +195,7 @@ def test_every_example_is_explained(path, capsys):
     assert answer["moments"]
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "demo", "doctor"])
+@pytest.mark.parametrize("command", ["run", "explain", "exit-time", "demo", "doctor"])
 def test_help_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
