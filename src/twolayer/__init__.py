@@ -48,6 +48,7 @@ from twolayer.verbs import Interrupted as Interrupted
 from twolayer.verbs import compare as compare
 from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
+from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
 
 __version__ = "0.1.0"

@@ -298,13 +298,21 @@ def test_first_passage_is_recorded_at_the_very_step(activation, backend):
         tl.evolve(problem, training, tl.OverlapSGD(), until=times[0], save=[times[0]]).excess_risk[0, 0]
     )
     every = tl.evolve(problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=times, replicas=8)
-    few = tl.evolve(
-        problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=2, replicas=8, risk_threshold=threshold
-    )
-    below = every.excess_risk.values <= threshold
-    expected = np.where(below.any(axis=1), every.time.values[np.argmax(below, axis=1)], np.nan)
-    assert np.isfinite(expected).any()
-    np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
+    risk = every.excess_risk.values
+    for thresholds in (threshold, np.linspace(0.8, 0.99, 8) * risk[:, 0]):  # one for all replicas, or one for each
+        few = tl.evolve(
+            problem,
+            training,
+            tl.OverlapSGD(backend=backend),
+            until=times[-1],
+            save=2,
+            replicas=8,
+            risk_threshold=thresholds,
+        )
+        below = risk <= np.broadcast_to(thresholds, 8)[:, None]
+        expected = np.where(below.any(axis=1), every.time.values[np.argmax(below, axis=1)], np.nan)
+        assert np.isfinite(expected).any()
+        np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
 
 
 def test_a_million_dimensions_follow_the_ode():
