@@ -4,12 +4,12 @@ One neuron learns phase retrieval by SGD on the sphere at the learning rate that
 overlap of order 1/sqrt(d) with the target, at a saddle of the risk, and escapes when the excess risk is 1 - T of what
 it was. Every run of the measured law is SGD at d = 10^6, simulated exactly in law through its overlaps.
 
-    python examples/escape_times.py                         # 1000 runs: about two minutes on two cores
+    python examples/escape_times.py                         # 1000 runs
     python examples/escape_times.py --replicas 100000       # for a GPU
 
 What to look for: the annealed formula, which averages the start before the logarithm, is too early; the quenched one is
-too late by the time that the noise of SGD saves, log(2) / r with the growth rate r = 4 at the optimal learning rate; with
-that shift it passes through the mean of the measurement. The width of the law is that of the start alone, log chi^2 / r.
+too late by the time that the noise of SGD saves, log(2) / r, with r = 4 at the optimal learning rate; with that shift
+the ODE passes through the mean of the measurement. The width of the law is that of the logarithm of a chi-square.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--d", type=int, default=10**6)
     parser.add_argument("--threshold", type=float, default=0.1)
-    parser.add_argument("--out", default="escape_times.png")
+    parser.add_argument("--out", default="escape_times", help="name of the picture, without .png")
     asked = parser.parse_args()
 
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(asked.d))
