@@ -42,6 +42,8 @@ from twolayer.training import Fresh as Fresh
 from twolayer.training import LookAhead as LookAhead
 from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
+from twolayer.training import Schedule as Schedule
+from twolayer.training import Second as Second
 from twolayer.training import Sphere as Sphere
 from twolayer.training import conventions as conventions
 from twolayer.verbs import Interrupted as Interrupted

@@ -74,6 +74,8 @@ def drift(
     dM = psi_m - decay * M
     dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var) - 2.0 * decay * Q
     da = training.layer_ratio * moments.chi
+    if not training.trains_first:
+        return jnp.zeros_like(Q), jnp.zeros_like(M), da
     if training.is_spherical:
         # The length at hand, not the initial one: a deviation by rounding would grow wherever Phi_jj < 0.
         growth = jnp.diagonal(dQ) / jnp.diagonal(Q)
