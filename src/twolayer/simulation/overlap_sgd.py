@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,6 +15,7 @@ from jaxtyping import Array
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
+from twolayer.core.pacing import strides
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.core.scalar import Program, Unsupported, scalarize
@@ -46,8 +46,6 @@ MAX_OPS = 6000
 BLOCK, GPU_BLOCK = 2**13, 2**22
 # Samples of all replicas that are advanced at once.
 SAMPLES = 2**22
-# Work between two looks at the clock: an interruption is noticed soon.
-CALL_SECONDS = 0.5
 
 
 class Run(NamedTuple):
@@ -138,20 +136,12 @@ class OverlapSGD(AbstractDescription):
         saved = [_measured(made, run)]
         interrupted = False
         total = int(plan.steps[-1])
-        stride = 64
         try:
-            for before, after in zip(plan.steps[:-1], plan.steps[1:], strict=True):
-                first = int(before)
-                while first < after:
-                    last = min(first + stride, int(after))
-                    began = time.perf_counter()
-                    run = jax.block_until_ready(advance(run, np.asarray(first), np.asarray(last)))
-                    # The first calls compile; later ones show how many steps half a second takes.
-                    seconds = time.perf_counter() - began
-                    stride = int(min(max(stride * CALL_SECONDS / max(seconds, 1e-4), 16), 4 * stride))
-                    first = last
-                    plan.progress(last / total)
-                saved.append(_measured(made, run))
+            for first, last, is_saved in strides(plan.steps):
+                run = jax.block_until_ready(advance(run, np.asarray(first), np.asarray(last)))
+                plan.progress(last / total)
+                if is_saved:
+                    saved.append(_measured(made, run))
         except KeyboardInterrupt:
             interrupted = True
             if len(saved) < 2:
