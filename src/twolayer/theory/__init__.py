@@ -1,3 +1,4 @@
 """Limiting accounts of training."""
 
+from twolayer.theory.batch_map import BatchMap as BatchMap
 from twolayer.theory.saad_solla import SaadSolla as SaadSolla
