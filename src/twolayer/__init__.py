@@ -39,6 +39,8 @@ from twolayer.training import Both as Both
 from twolayer.training import First as First
 from twolayer.training import Free as Free
 from twolayer.training import Fresh as Fresh
+from twolayer.training import LookAhead as LookAhead
+from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
 from twolayer.training import Sphere as Sphere
 from twolayer.training import conventions as conventions

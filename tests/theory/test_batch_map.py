@@ -206,7 +206,11 @@ def test_crossing_and_divergence_are_found_at_the_very_step():
     times = training.clock(problem).time(np.arange(1, 151))
     every = tl.evolve(problem, training, tl.BatchMap(), until=times[-1], save=times)
     threshold = 0.5 * float(every.excess_risk[0, 0])
-    few = tl.evolve(problem, training, tl.BatchMap(), until=times[-1], save=2, risk_threshold=threshold)
+    few = tl.evolve(
+        problem, training, tl.BatchMap(), until=times[-1], save=2, risk_threshold=threshold, overlap_threshold=0.6
+    )
+    reached = np.argmax(np.max(np.abs(every.M.values[0, :, :, 0]), axis=1) >= 0.6)
+    assert float(few.overlap_time[0, 0]) == pytest.approx(float(every.time[reached]), rel=1e-12) and reached > 5
     first = np.argmax(every.excess_risk.values[0] <= threshold)
     assert 10 < first < 140
     assert float(few.crossing_time[0]) == pytest.approx(float(every.time[first]), rel=1e-12)

@@ -22,11 +22,12 @@ from twolayer.simulation import DirectSGD
 from twolayer.theory import SaadSolla
 from twolayer.training import SGD
 from twolayer.verbs import compare
+from twolayer.verbs.evolve import save_times
 
 if TYPE_CHECKING:
     import xarray as xr
 
-RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold")
+RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold", "overlap_threshold")
 TOP_LEVEL = ("title", "problem", "training", "run")
 
 
@@ -43,6 +44,9 @@ def _as_save(value: Any) -> Any:
         if not value:
             raise InvalidInput("Argument `save` must be a number of points or a list of times, but is an empty list.")
         return tuple(number("save", low=0.0)(time) for time in value)
+    if isinstance(value, str):
+        save_times(value, 1.0, 1.0)  # refuses what is no grid
+        return value
     return count("save", low=2, high=10**6)(value)
 
 
@@ -56,8 +60,8 @@ def _as_title(value: Any) -> str:
 class RunSpec(eqx.Module):
     """Everything that one comparison of theory and simulation depends on: what is learned, how, and what is asked.
 
-    ``save`` is a number of points or the times themselves; the other fields are the arguments of `compare`. Invariant:
-    the canonical JSON of a specification rebuilds it, and its hash names its results.
+    ``save`` is a number of points, a grid such as "linear:200", or the times themselves; the other fields are the
+    arguments of `compare`. Invariant: the canonical JSON of a specification rebuilds it; its hash names its results.
     """
 
     problem: Problem = leaf(instance("problem", Problem, "a Problem"))
@@ -68,6 +72,7 @@ class RunSpec(eqx.Module):
     replicas: int = static(count("replicas", high=10**7), default=16)
     seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
     risk_threshold: Any = leaf(number("risk_threshold", above=0.0, optional=True), default=None)
+    overlap_threshold: Any = leaf(number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None)
     title: str = static(_as_title, default="")
 
 
@@ -159,19 +164,24 @@ def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -
         raise InvalidInput(f"{words} {unknown[0]!r}: {nearest(unknown[0], allowed)}")
 
 
-def run_spec(spec: RunSpec, progress: Callable[[str, float], None] | None = None) -> "xr.DataTree":
+def run_spec(
+    spec: RunSpec, progress: Callable[[str, float], None] | None = None, checkpoint: str | Path | None = None
+) -> "xr.DataTree":
     """Run what a specification asks: every description from the same starts, judged.
 
-    ``progress`` is called with the name of a description and the fraction of it that is done.
+    ``progress`` is called with the name of a description and the fraction of it that is done; in the folder
+    ``checkpoint`` simulations keep their place.
     """
     return compare(
         spec.problem,
         spec.training,
         spec.descriptions,
         until=spec.until,
-        save=spec.save if isinstance(spec.save, int) else list(spec.save),
+        save=list(spec.save) if isinstance(spec.save, tuple) else spec.save,
         replicas=spec.replicas,
         seed=spec.seed,
         risk_threshold=spec.risk_threshold,
+        overlap_threshold=spec.overlap_threshold,
         progress=progress,
+        checkpoint=checkpoint,
     )

@@ -90,6 +90,22 @@ def normals(key: tuple[Any, Any], number: int, sample: Any, step: Any) -> list[A
     return [x for pair in zip(found[::2], found[1::2], strict=True) for x in normal_pair(*pair)][:number]
 
 
+def four_of(number: int) -> int:
+    """How many draws of four make so many numbers."""
+    return -(-number // 4)
+
+
+def four_normals(k0: Any, k1: Any, block: Any, sample: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+    """Four standard normal numbers of one sample of one step: those of one block of four words."""
+    words = philox((k0, k1), (block, sample, low, high))
+    return (*normal_pair(*words[:2]), *normal_pair(*words[2:]))
+
+
+def noise_normal(k0: Any, k1: Any, sample: Any, low: Any, high: Any) -> Any:
+    """One more, from a block that no input reaches: the label noise of the sample."""
+    return four_normals(k0, k1, jnp.full_like(sample, np.uint32(0xFFFFFFFF)), sample, low, high)[0]
+
+
 # Up to here the library function is exact to rounding; it loses digits as the degrees of freedom grow.
 LARGE = 1000.0
 
@@ -164,14 +180,14 @@ SHORT = 16
 
 def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:
     r""":math:`\sqrt2 (\chi_D - \sqrt D)` in double precision from a normal number, by Clenshaw's sum."""
-    terms = coefficients.shape[0]
+    terms = coefficients.shape[-1]
     dtype = jnp.float32 if z.dtype == jnp.float32 and terms <= SHORT else jnp.float64
     t = z.astype(dtype) * np.asarray(1.0 / REACH, dtype)
     b1 = b2 = jnp.zeros_like(t)
     coefficients = jnp.asarray(coefficients, dtype)
     for term in range(terms - 1, 0, -1):
-        b1, b2 = t * b1 * np.asarray(2.0, dtype) - b2 + coefficients[term], b1
-    return (t * b1 - b2 + coefficients[0]).astype(jnp.float64)
+        b1, b2 = t * b1 * np.asarray(2.0, dtype) - b2 + coefficients[..., term], b1
+    return (t * b1 - b2 + coefficients[..., 0]).astype(jnp.float64)
 
 
 def chi(z: Any, degrees: Any, coefficients: Any) -> Float[Array, "..."]:

@@ -168,17 +168,18 @@ WIDTH = 32
 AHEAD = 32
 
 
-def _text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+def text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+    """A node as an expression; results of operations are named by the prefix and their number."""
     if node.number is None:
         return _constant(node)
     return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
 
 
-def _body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
+def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
     """The operations as assignments."""
     lines = []
     for number, op in enumerate(program.ops):
-        arguments = [_text(node, prefix, inputs) for node in op.arguments]
+        arguments = [text(node, prefix, inputs) for node in op.arguments]
         if op.primitive.name == "bitcast_convert_type":
             lines.append(f"{prefix}{number} = {_bitcast(op.arguments[0].dtype, op.dtype)}({arguments[0]})")
             continue
@@ -200,10 +201,10 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
     names = [f"x{n}" for n in range(state + fixed)]
     key = ["k0 = words[i]", f"k1 = words[{width} + i]"]
     count = ["low = np.uint32({} & 0xFFFFFFFF)", "high = np.uint32({} >> 32)"]
-    drawing = _body(draws, "d", ["k0", "k1", "low", "high"])
-    drawn = [_text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
+    drawing = body(draws, "d", ["k0", "k1", "low", "high"])
+    drawn = [text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
     after = [f"state[{n * width} + i] = {{}}" for n in range(state)]
-    results = lambda inputs: [_text(node, "t", inputs) for node in step.outputs]  # noqa: E731
+    results = lambda inputs: [text(node, "t", inputs) for node in step.outputs]  # noqa: E731
 
     def indent(depth: int, lines: Sequence[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
@@ -220,7 +221,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*key, *drawing, *(f"buffer[{n * width} + i] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for i in range({width}):"]),
             *indent(3, [f"g{n} = buffer[{n * width} + i]" for n in range(numbers)]),
-            *indent(3, [*before, *_body(step, "t", inputs), *stores]),
+            *indent(3, [*before, *body(step, "t", inputs), *stores]),
         ]
     else:
         inputs = [*names, *(f"g{n}" for n in range(numbers))]
@@ -234,7 +235,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*drawing, *(f"buffer[{n * AHEAD} + j] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for j in range(min({AHEAD}, last - block)):"]),
             *indent(3, [f"g{n} = buffer[{n * AHEAD} + j]" for n in range(numbers)]),
-            *indent(3, _body(step, "t", inputs)),
+            *indent(3, body(step, "t", inputs)),
             *indent(3, [f"y{n} = {value}" for n, value in enumerate(results(inputs))]),
             *indent(3, [f"x{n} = y{n}" for n in range(state)]),
             *indent(1, [f"state[{n}] = x{n}" for n in range(state)]),
@@ -244,9 +245,15 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
 
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
     """The kernel for so many replicas, compiled; it advances the state in place and lets other threads run."""
+    width = 1 if replicas < 8 else WIDTH
+    return Kernel(compiled_text(source(draws, step, state, fixed, width), "kernel", frozenset({"contract"})), width)
+
+
+@lru_cache(maxsize=64)
+def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..., None]:
+    """A function of a text that we have written, compiled once; it lets other threads run."""
     from numba import njit
 
-    width = 1 if replicas < 8 else WIDTH
     space = {"np": np, "math": math, **functions()}
-    exec(compile(source(draws, step, state, fixed, width), "<overlap kernel>", "exec"), space)  # our text, no user's
-    return Kernel(njit(error_model="numpy", fastmath={"contract"}, nogil=True)(space["kernel"]), width)
+    exec(compile(code, "<kernel>", "exec"), space)  # our text, no user's
+    return njit(error_model="numpy", fastmath=set(fastmath), nogil=True)(space[name])

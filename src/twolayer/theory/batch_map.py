@@ -5,6 +5,7 @@ and :math:`E^\perp`. In these coordinates the mean of a step is a step of gradie
 what a batch adds outside every known direction is a matrix whose square is known. Nothing is inverted.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.fields import as_data, flag, instance, static
 from twolayer.core.linalg import root
-from twolayer.core.pacing import strides
+from twolayer.core.pace import Pace
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
 from twolayer.expectation import Auto, Chosen
@@ -23,6 +24,7 @@ from twolayer.expectation.moments import student_weights
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.errors import carried, largest, nudged
 from twolayer.theory.scope import refusal
+from twolayer.theory.watch import Watch, as_times
 from twolayer.training import SGD
 
 NEEDED = ("excess_risk", "phi_hd")
@@ -174,7 +176,8 @@ class _Run(NamedTuple):
 
     frame: Frame
     lengths: Any
-    crossing: Any  # the first step at which the risk was below the threshold, -1 before
+    thresholds: Any
+    crossing: Any  # the steps at which the thresholds were first reached, -1 before
 
 
 @register
@@ -223,10 +226,10 @@ class BatchMap(AbstractDescription):
         settings += [(variants[0], nudged(plan.starts, sign)) for sign in (1.0, -1.0)]
         paths, crossings = [], []
         for number, (variant, starts) in enumerate(settings):
-            path, crossing = self._follow(variant, problem, training, plan, starts, number / len(settings))
+            share = 1.0 / len(settings)
+            path, crossing = self._follow(variant, problem, training, plan, starts, number * share, share)
             paths.append(path)
             crossings.append(crossing)
-            plan.progress((number + 1) / len(settings))
         result = carried(engine, paths[: len(variants)], paths[len(variants) :])
         Q, M, a, risk = (np.asarray(x) for x in result.value)
         lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
@@ -234,48 +237,63 @@ class BatchMap(AbstractDescription):
             blanked(lost, x) for x in (Q, M, a, risk, result.error[3], largest(*result.error[:3]))
         )
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        crossing = np.where(crossings[0] >= 0, training.clock(problem).time(crossings[0]), np.nan)
-        return Record(Q, M, a, risk, risk_error, error, status, crossing, engine.name)
+        times = as_times(crossings[0], training.clock(problem))
+        return Record(Q, M, a, risk, risk_error, error, status, *times, engine.name)
 
     def _follow(
-        self, engine: Chosen, problem: Problem, training: SGD, plan: Plan, starts: Overlaps, done: float
+        self, engine: Chosen, problem: Problem, training: SGD, plan: Plan, starts: Overlaps, done: float, share: float
     ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
         """Q, M, a and excess risk at the save points with one variant of the engines, and the crossing steps."""
-        data = (engine, *as_data((problem, training)), starts.P)
-        threshold = None if plan.risk_threshold is None else np.asarray(plan.risk_threshold)
-        run = _begin(*data, starts)
+        data = (engine, *as_data((problem, training)), starts.P, Watch.of(plan))
+        run = _begin(*data, starts, Watch.thresholds(plan))
         saved = [_measured(*data, run)]
-        for first, last, is_saved in strides(plan.steps):
-            run = jax.block_until_ready(
-                _advance(self.finite, *data, threshold, run, np.asarray(first), np.asarray(last))
-            )
+        for first, last, is_saved in Pace().strides(plan.steps):
+            run = jax.block_until_ready(_advance(self.finite, *data, run, np.asarray(first), np.asarray(last)))
             if is_saved:
                 saved.append(_measured(*data, run))
-        crossing = np.asarray(run.crossing)
-        if threshold is not None:  # the last step was not followed by another look
-            below = (crossing < 0) & (np.asarray(saved[-1][3]) <= threshold)
-            crossing = np.where(below, plan.steps[-1], crossing)
+            plan.progress(done + share * last / int(plan.steps[-1]))
+        crossing = np.asarray(_watched(*data, run, np.asarray(plan.steps[-1])).crossing)
         path = (np.stack([np.asarray(x) for x in column], axis=1) for column in zip(*saved, strict=True))
         return tuple(np.where(np.isfinite(x), x, np.nan) for x in path), crossing
 
 
 @eqx.filter_jit
-def _begin(engine: Chosen, problem: Problem, training: SGD, P: Array, starts: Overlaps) -> _Run:
-    def one(Q: Array, M: Array, a: Array) -> _Run:
+def _begin(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, starts: Overlaps, thresholds: Any
+) -> _Run:
+    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _Run:
         frame = frame_of(Overlaps(Q, M, P, a), training.has_momentum)
-        return _Run(frame, jnp.sqrt(jnp.diagonal(Q)), jnp.asarray(-1))
+        return _Run(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(1 + problem.k, -1.0))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a)
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+
+
+def _for_each(function: Callable[[_Run], Any], run: _Run) -> Any:
+    return jax.lax.map(function, run, batch_size=min(TOGETHER, len(run.crossing)))
 
 
 @eqx.filter_jit
-def _measured(engine: Chosen, problem: Problem, training: SGD, P: Array, run: _Run) -> tuple[Array, ...]:
-    def one(frame: Frame) -> tuple[Array, ...]:
-        overlaps = overlaps_of(frame, P)
+def _measured(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run
+) -> tuple[Array, Array, Array, Array]:
+    def one(run: _Run) -> tuple[Array, Array, Array, Array]:
+        overlaps = overlaps_of(run.frame, P)
         risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
         return overlaps.Q, overlaps.M, overlaps.a, risk
 
-    return jax.lax.map(one, run.frame, batch_size=min(TOGETHER, len(run.crossing)))
+    return _for_each(one, run)
+
+
+@eqx.filter_jit
+def _watched(engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run, last: Any) -> _Run:
+    """After the last step there is no other that would look back at it."""
+
+    def one(run: _Run) -> _Run:
+        overlaps = overlaps_of(run.frame, P)
+        risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
+        return run._replace(crossing=watch.crossed(overlaps, risk, run.thresholds, run.crossing, last))
+
+    return _for_each(one, run) if watch.is_on else run
 
 
 @eqx.filter_jit
@@ -285,7 +303,7 @@ def _advance(
     problem: Problem,
     training: SGD,
     P: Array,
-    threshold: Any,
+    watch: Watch,
     run: _Run,
     first: Any,
     last: Any,
@@ -295,11 +313,10 @@ def _advance(
     def one(run: _Run) -> _Run:
         def step(number: Array, run: _Run) -> _Run:
             frame, risk = map_step(problem, training, engine, P, run.lengths, run.frame, finite)
-            crossing = run.crossing
-            if threshold is not None:
-                crossing = jnp.where((crossing < 0) & (risk <= threshold), number, crossing)
-            return _Run(frame, run.lengths, crossing)
+            before = overlaps_of(run.frame, P)
+            crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))
+            return run._replace(frame=frame, crossing=crossing)
 
         return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, run)
 
-    return jax.lax.map(one, run, batch_size=min(TOGETHER, len(run.crossing)))
+    return _for_each(one, run)

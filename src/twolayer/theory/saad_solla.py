@@ -93,6 +93,7 @@ class _Args(eqx.Module):
     variance: float
     limit: Any
     threshold: Any
+    direction: Any  # of the target, when the threshold is on its overlap
 
 
 def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
@@ -108,6 +109,12 @@ def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
 def _risk_over_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     return args.engine.parts(args.problem, overlaps, ("excess_risk",))["excess_risk"] - args.threshold
+
+
+def _threshold_over_overlap(state: tuple[Array, Array, Array], args: _Args) -> Array:
+    Q, M, _ = state
+    cosines = M[:, args.direction] / jnp.sqrt(jnp.diagonal(Q) * jnp.diagonal(args.P)[args.direction])
+    return args.threshold - jnp.max(jnp.abs(cosines))
 
 
 @register
@@ -173,24 +180,30 @@ class SaadSolla(AbstractDescription):
         looser: Any = 1.0,
         limit: Any = jnp.inf,
         threshold: Any = None,
+        direction: Any = None,
     ) -> Solution:
         """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
 
         It ends early where a squared row length exceeds ``limit``.
-        With a ``threshold`` the solution ends where the excess risk falls to it, and only that end is returned.
+        With a ``threshold`` the solution ends where the excess risk falls to it (with a ``direction``, where the
+        overlap with that target direction rises to it), and only that end is returned.
         """
         locate = threshold is not None
-        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold)
+        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold, direction)
         rtol = looser * jnp.maximum(self.rtol, engine.rtol)
         atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
         state = (start.Q, start.M, start.a)
-        stop = _risk_over_threshold if locate else _has_diverged
+        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
+        stop = watched if locate else _has_diverged
         return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.engine.choose(problem)
         variants = engine.variants()
-        work = len(variants) + 1 + (plan.risk_threshold is not None)
+        watches = [(plan.risk_threshold, None)] if plan.risk_threshold is not None else []
+        if plan.overlap_threshold is not None:
+            watches += [(np.full(plan.replicas, plan.overlap_threshold), np.asarray(r)) for r in range(problem.k)]
+        work = len(variants) + 1 + len(watches)
         times = jnp.asarray(plan.times)
         data = as_data((self, problem, training))
 
@@ -210,14 +223,16 @@ class SaadSolla(AbstractDescription):
         finished = np.all([np.asarray(done) for _, done, _ in results], axis=0)
         diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
         status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
-        crossing = np.full(plan.replicas, np.nan)
-        if plan.risk_threshold is not None:
-            crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
-            plan.progress(1.0)
-        overlap_error = largest(*result.error[:3])
-        return Record(
-            Q, M, a, risk, result.error[3], overlap_error, status.astype(np.int8), np.asarray(crossing), engine.name
-        )
+        crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem.k), np.nan)
+        for number_done, (threshold, direction) in enumerate(watches):
+            found = np.asarray(_crossings(variants[0], *data, plan.starts, times, threshold, direction))
+            if direction is None:
+                crossing = found
+            else:
+                overlap_time[:, int(direction)] = found
+            plan.progress((len(variants) + 2 + number_done) / work)
+        overlap_error, status = largest(*result.error[:3]), status.astype(np.int8)
+        return Record(Q, M, a, risk, result.error[3], overlap_error, status, crossing, overlap_time, engine.name)
 
 
 @eqx.filter_jit
@@ -256,14 +271,19 @@ def _crossings(
     starts: Overlaps,
     times: Array,
     threshold: Any,
+    direction: Any,
 ) -> Array:
-    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
+    """The time at which the excess risk, or the overlap with a direction, reaches the threshold; NaN if it does not."""
 
-    def one(Q: Array, M: Array, a: Array) -> Array:
+    def one(Q: Array, M: Array, a: Array, threshold: Array) -> Array:
         start = Overlaps(Q, M, starts.P, a)
         span = jnp.stack([times[0], times[-1]])
-        solution = description.trajectory(engine, problem, training, start, span, threshold=threshold)
-        below = engine.parts(problem, start, ("excess_risk",))["excess_risk"] <= threshold
-        return jnp.where(below, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
+        solution = description.trajectory(
+            engine, problem, training, start, span, threshold=threshold, direction=direction
+        )
+        args = _Args(problem, training, engine, starts.P, 1.0, None, threshold, direction)
+        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
+        is_there = watched((Q, M, a), args) <= 0.0
+        return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a)
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(threshold))

@@ -9,5 +9,7 @@ from twolayer.training.sgd import Both as Both
 from twolayer.training.sgd import First as First
 from twolayer.training.sgd import Free as Free
 from twolayer.training.sgd import Fresh as Fresh
+from twolayer.training.sgd import LookAhead as LookAhead
+from twolayer.training.sgd import Repeated as Repeated
 from twolayer.training.sgd import Reused as Reused
 from twolayer.training.sgd import Sphere as Sphere

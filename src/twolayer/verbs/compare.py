@@ -1,6 +1,7 @@
 """The verb that runs several descriptions from the same starts and judges them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,9 +28,11 @@ def compare(
     save: Any = 100,
     replicas: Any = 16,
     seed: Any = 0,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
+    overlap_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> "xr.DataTree":
     r"""Run several descriptions of one training side by side.
 
@@ -39,7 +42,7 @@ def compare(
 
     .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
 
-    over R replicas. The arguments are those of `evolve`.
+    over R replicas. The arguments are those of `evolve`; ``checkpoint`` is a folder, with a file for each simulation.
 
     Returns
     -------
@@ -61,11 +64,12 @@ def compare(
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     with double():
-        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
+        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
+            place = None if checkpoint is None else Path(checkpoint) / f"{name}.npz"
             try:
-                results[name], stopped = run(problem, training, description, plan, told, report)
+                results[name], stopped = run(problem, training, description, plan, told, report, place)
             except KeyboardInterrupt:
                 stopped = True
             if stopped:
