@@ -13,10 +13,10 @@ from scipy import stats
 from scipy.special import erf
 
 import twolayer as tl
-from twolayer.core import pace
+from twolayer.core import draws, pace
 from twolayer.core.fields import as_data
 from twolayer.core.scalar import Unsupported, scalarize
-from twolayer.simulation import draws, drivers, overlap, overlap_sgd
+from twolayer.simulation import drivers, overlap, overlap_sgd
 
 
 @pytest.mark.parametrize(

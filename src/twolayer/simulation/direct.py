@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt
 
+from twolayer.core.draws import four_normals, four_of, noise_normal
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
 from twolayer.core.pace import Pace
@@ -33,7 +34,6 @@ from twolayer.description import (
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
-from twolayer.simulation.draws import four_normals, four_of, noise_normal
 from twolayer.training import SGD, LookAhead, Repeated
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The

@@ -267,7 +267,7 @@ def advance_kernel(program: WrittenOut, run: Run, first: Any, last: Any) -> Run:
 
 def native(program: WrittenOut, replicas: int) -> Any:
     """The program with its compiled kernel, for so many replicas."""
-    from twolayer.simulation.native import compiled
+    from twolayer.core.native import compiled
 
     return program, compiled(program.draws, program.step, program.state, program.fixed, replicas)
 
