@@ -83,7 +83,7 @@ def main() -> None:
         for replicas in sizes:
             made, run = prepared(*make(d), replicas)
             for driver, advance in choices(made, replicas):
-                steps = max(50, int((2e10 if ON_GPU else 5e5) / replicas))
+                steps = max(50, int(((4e9 if driver == "kernel" else 4e8) if ON_GPU else 5e5) / replicas))
                 each, first = seconds(advance, run, steps)
                 rows.append(
                     {

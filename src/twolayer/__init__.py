@@ -34,6 +34,7 @@ from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
 from twolayer.theory import BatchMap as BatchMap
 from twolayer.theory import SaadSolla as SaadSolla
+from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
 from twolayer.training import Both as Both
 from twolayer.training import First as First
@@ -46,6 +47,7 @@ from twolayer.training import Sphere as Sphere
 from twolayer.training import conventions as conventions
 from twolayer.verbs import Interrupted as Interrupted
 from twolayer.verbs import compare as compare
+from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
 from twolayer.verbs import explain as explain
 

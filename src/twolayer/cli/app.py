@@ -6,6 +6,7 @@ import typer
 
 from twolayer.cli.answer import answering
 from twolayer.cli.demo import demo
+from twolayer.cli.derive import derive
 from twolayer.cli.doctor import doctor
 from twolayer.cli.explain import explain
 from twolayer.cli.run import run
@@ -34,5 +35,5 @@ def _twolayer(
     """
 
 
-for _command in (run, explain, demo, doctor):
+for _command in (run, explain, derive, demo, doctor):
     app.command()(answering(_command))

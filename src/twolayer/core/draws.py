@@ -151,17 +151,22 @@ def _large_quantile(z: np.ndarray, degrees: float) -> np.ndarray:
     return u
 
 
+# Up to so many terms the polynomial is summed in single precision, that of the normal number itself.
+SHORT = 16
+
+
 @lru_cache(maxsize=256)
-def chi_coefficients(degrees: float, accuracy: float = 1e-13) -> np.ndarray:
+def chi_coefficients(degrees: float) -> np.ndarray:
     r"""Chebyshev coefficients of the map from a normal number to :math:`\sqrt2 (\chi_D - \sqrt D)`.
 
     It is the quantile transform: increasing, smooth, and close to the identity at large D, so that a short polynomial
-    is exact to rounding. The range is that of `normal_pair`.
+    is exact to the rounding in which it is summed. The range is that of `normal_pair`.
     """
     for degree in (4, 6, 8, 12, 16, 24, 32, 48, 64, 96):
         series = np.polynomial.chebyshev.Chebyshev.interpolate(
             lambda z: _quantile(z, degrees), degree, domain=[-REACH, REACH]
         )
+        accuracy = 1e-9 if degree < SHORT else 1e-13
         if np.max(np.abs(series.coef[-2:])) < accuracy * np.max(np.abs(series.coef)):
             break
     return series.coef
@@ -172,10 +177,6 @@ def chi_table(degrees: list[int]) -> Float[np.ndarray, "columns terms"]:
     rows = [chi_coefficients(float(number)) for number in degrees]
     longest = max((len(row) for row in rows), default=0)
     return np.array([np.pad(row, (0, longest - len(row))) for row in rows]).reshape(len(rows), longest)
-
-
-# Up to so many terms the polynomial is summed in single precision, that of the normal number itself.
-SHORT = 16
 
 
 def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:

@@ -95,7 +95,8 @@ def erf(x: Array) -> Array:
                     557.535340817727675546)  # fmt: skip
     # One division for both branches.
     ratio = jax.numpy.where(a < 1.0, near * top, p) / jax.numpy.where(a < 1.0, low, q)
-    size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-b * b) * ratio)
+    # In the very form that the derivative has: it is computed once for both.
+    size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-jax.numpy.square(x)) * ratio)
     return jax.numpy.where(x < 0.0, -size, size)
 
 

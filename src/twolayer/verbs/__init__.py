@@ -1,6 +1,7 @@
-"""The three verbs: evolve, compare, explain."""
+"""The verbs: evolve, compare, explain, derive."""
 
 from twolayer.verbs.compare import compare as compare
+from twolayer.verbs.derive import derive as derive
 from twolayer.verbs.evolve import Interrupted as Interrupted
 from twolayer.verbs.evolve import evolve as evolve
 from twolayer.verbs.explain import explain as explain
