@@ -26,6 +26,8 @@ MAX_FIELDS = 16
 MAX_OPS = 4000
 # Numbers of weights and target directions that the registers of one GPU multiprocessor hold.
 MAX_RESIDENT = 2**14
+# Draws of four that share a warp.
+WARP_WIDTH = 128
 
 
 class Steps(NamedTuple):
@@ -235,7 +237,7 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
         in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), *map(one, inputs)],
         out_specs=[one(x) for x in (W, V, weights.a)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, V, weights.a)],
-        compiler_params=triton.CompilerParams(num_warps=max(1, min(16, width // 64)), num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=max(1, min(16, width // WARP_WIDTH)), num_stages=1),
     )(span, *inputs)
 
     def joined(x: Array) -> Array:

@@ -53,7 +53,7 @@ class OverlapSGD(AbstractDescription):
     ----------
     backend
         ``"native"`` compiles the step to machine code (one sample a step, width up to eight, numba installed),
-        ``"xla"`` runs anywhere, GPUs included; ``"auto"`` takes native code on a CPU where it can.
+        ``"xla"`` runs anywhere; ``"auto"`` takes native code on a CPU and one kernel on a GPU where it can.
     """
 
     backend: str = static(choice("backend", ("auto", "native", "xla")), default="auto")
@@ -124,7 +124,7 @@ class OverlapSGD(AbstractDescription):
             raise NotApplicable("Native code needs one sample a step, width up to eight, and numba installed.")
         if program is not None and has_numba() and (self.backend == "native" or (on_cpu and self.backend == "auto")):
             return partial(advance_native, native(program, plan.replicas)), "native"
-        if program is not None and not on_cpu:
+        if program is not None and not on_cpu and self.backend == "auto":
             is_cuda = "NVIDIA" in jax.devices()[0].device_kind
             return partial(advance_kernel if is_cuda else advance_vector, program), "GPU kernel" if is_cuda else "xla"
         return partial(advance_xla, made, watch), "xla"
