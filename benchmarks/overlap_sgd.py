@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
+from twolayer.core import kernels
 from twolayer.core.fields import as_data
 from twolayer.core.random import replica_key
 from twolayer.simulation import direct, drivers, overlap, overlap_sgd
@@ -60,7 +61,7 @@ def choices(made, replicas: int):
         yield "kernel", lambda *arguments: drivers.advance_kernel(program, *arguments)
         yield "scan", lambda *arguments: drivers.advance_vector(program, *arguments)
         return
-    native = drivers.native(program, replicas)
+    native = kernels.native(program, replicas)
     yield "native", lambda *arguments: drivers.advance_native(native, *arguments)
     yield "XLA", lambda *arguments: drivers.advance_xla(made, NOTHING, *arguments)
 

@@ -24,6 +24,7 @@ class Exactness(enum.Enum):
 
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
+    LIMIT_BATCH = "limit n_b -> infinity"
 
 
 class Applies(NamedTuple):

@@ -7,11 +7,11 @@ import pytest
 from scipy.special import erf
 
 import twolayer as tl
+from twolayer.core.draws import four_normals
 from twolayer.core.fields import as_data
 from twolayer.expectation import choose
 from twolayer.problem import Overlaps
 from twolayer.simulation import direct
-from twolayer.simulation.draws import four_normals
 from twolayer.verbs.evolve import make_plan
 
 

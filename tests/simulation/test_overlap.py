@@ -13,9 +13,10 @@ from scipy import stats
 from scipy.special import erf
 
 import twolayer as tl
+from twolayer.core import draws, pace
 from twolayer.core.fields import as_data
 from twolayer.core.scalar import Unsupported, scalarize
-from twolayer.simulation import draws, drivers, overlap, overlap_sgd
+from twolayer.simulation import drivers, overlap, overlap_sgd
 
 
 @pytest.mark.parametrize(
@@ -325,8 +326,9 @@ def test_a_million_dimensions_follow_the_ode():
     assert float(tree["OverlapSGD"].M.std("replica")[-1].max()) < 5e-3
 
 
-def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished():
+def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypatch):
     """Stopped between two save points: the first one is kept, the rest is missing, and nothing is said to diverge."""
+    monkeypatch.setattr(pace, "CALL_SECONDS", 1e-6)  # as few steps a call as there are
     problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
 
     def stop(fraction):
@@ -410,7 +412,7 @@ KILLED = """
 import os, sys
 import twolayer as tl
 from twolayer.core import checkpoint
-from twolayer.simulation import pace
+from twolayer.core import pace
 checkpoint.EVERY = 0.0
 checkpoint.Checkpoint.__init__.__defaults__ = (0.0,)
 pace.CALL_SECONDS = 0.02

@@ -58,6 +58,23 @@ def test_simulations_of_a_schedule_follow_the_ode(description):
     np.testing.assert_allclose(later.Q.values[:, 1], later.Q.values[:, 2], atol=1e-12)
 
 
+def test_layer_wise_training_by_the_batch_map():
+    """Two giant steps on the first layer, then the second alone: the map against exact runs at d = 2000, z < 5."""
+    start = tl.GivenOverlaps([[1.0, 0.2], [0.2, 0.8]], [[0.3, 0.1], [0.0, 0.3]])
+    large = problem(2000, start=start)
+    first, second = tl.SGD(1.0, batch_size=4000), tl.SGD(1.0, batch_size=4000, layers=tl.Second(0.5))
+    times = first.clock(large).time([2, 4])
+    schedule = tl.Schedule([first, second], [times[0]])
+    ask = {"until": times[1], "save": times, "replicas": 16}
+    runs = tl.evolve(large, schedule, tl.OverlapSGD(), **ask)
+    by_map = tl.evolve(large, schedule, tl.BatchMap(), **ask)
+    for name in ("M", "Q", "a"):
+        mean, error = runs[name].mean("replica").values, runs[name].std("replica").values / np.sqrt(15)
+        assert np.all(np.abs(mean - by_map[name].values[0]) < 5 * error + 1e-3), name
+    np.testing.assert_allclose(by_map.Q.values[:, 1], by_map.Q.values[:, 2], atol=1e-12)
+    assert np.abs(by_map.a.values[:, 2] - 1.0).min() > 1e-3
+
+
 def test_a_schedule_that_cannot_be_is_refused():
     with pytest.raises(tl.InvalidInput, match="one time fewer"):
         tl.Schedule([tl.SGD(1.0), tl.SGD(0.5)], [1.0, 2.0])

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt
 
+from twolayer.core.draws import four_normals, four_of, noise_normal
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
+from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.description import (
@@ -32,8 +34,6 @@ from twolayer.description import (
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
-from twolayer.simulation.draws import four_normals, four_of, noise_normal
-from twolayer.simulation.pace import Pace
 from twolayer.training import SGD, LookAhead, Repeated
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
@@ -279,7 +279,7 @@ class _Group:
         """About half a second of work, and not beyond the next save point."""
         after = int(self.plan.steps[len(self.saved)])
         last = min(self.step + self.pace.steps, after)
-        with self.pace:
+        with self.pace.over(last - self.step):
             moved = advance(self.weights, self.frozen, np.asarray(self.step), np.asarray(last))
             self.weights = jax.block_until_ready(moved)
         self.step = last

@@ -1,8 +1,6 @@
 """What carries replicas of the overlap process from one step to another: XLA, one GPU kernel, or native code."""
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.scalar import Program, Unsupported, scalarize
+from twolayer.core.kernels import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
+from twolayer.core.scalar import Unsupported, scalarize
 from twolayer.expectation import Chosen
 from twolayer.simulation.overlap import (
     Draw,
@@ -74,11 +73,6 @@ class Run(NamedTuple):
 
 
 Advance = Callable[[Run, Any, Any], Run]
-
-
-def counter(step: Any) -> tuple[Any, Any]:
-    """The number of a step as two words."""
-    return (step & 0xFFFFFFFF).astype(jnp.uint32), (step >> 32).astype(jnp.uint32)
 
 
 @eqx.filter_jit
@@ -152,15 +146,6 @@ def _batch(made: Setting, run: Run, key: Any, count: Any) -> State:
     return batch_step(made, run.state, run.lengths, total, factor, R)
 
 
-class WrittenOut(NamedTuple):
-    """A step as programs on scalars: the random numbers of a step, and the step given them."""
-
-    draws: Program
-    step: Program
-    state: int  # numbers of the state, the crossing steps among them
-    fixed: int  # numbers that a replica keeps: lengths and thresholds
-
-
 def written_out(made: Setting, watch: Watch) -> WrittenOut:
     """The step of a setting on scalars; `Unsupported` where it cannot be written out, or would be too long."""
     word = jax.ShapeDtypeStruct((), jnp.uint32)
@@ -207,94 +192,16 @@ def _fixed(run: Run) -> list[Any]:
     return [*run.lengths.T, *run.thresholds.T]
 
 
-@eqx.filter_jit
 def advance_vector(program: WrittenOut, run: Run, first: Any, last: Any) -> Run:
     """All replicas by the programs on scalars, each number a vector of replicas: elementwise work for a GPU."""
-    fixed, words = _fixed(run), list(run.words.T)
-
-    def body(step: Array, flat: list[Array]) -> list[Array]:
-        low, high = (jnp.full(words[0].shape, word) for word in counter(step))
-        numbers = program.draws.run([*words, low, high])
-        return program.step.run([*flat, *fixed, *numbers])
-
-    flat = jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), body, _flat(run))
-    return _unflat(run, flat)
+    return _unflat(run, by_vectors(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-# Replicas in one block of a GPU kernel, and warps that share them.
-LANES, WARPS = 128, 4
-
-
-@eqx.filter_jit
 def advance_kernel(program: WrittenOut, run: Run, first: Any, last: Any) -> Run:
     """The same in one GPU kernel for many steps: the state stays in registers."""
-    from jax.experimental import pallas
-    from jax.experimental.pallas import triton
-
-    flat, replicas = _flat(run), len(run.crossing)
-    members = np.minimum(np.arange(-(-replicas // LANES) * LANES), replicas - 1)
-    state = jnp.stack(flat)[:, members]
-    fixed = jnp.stack(_fixed(run))[:, members]
-    words = jnp.asarray(run.words).T[:, members]
-    span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
-
-    def kernel(span_ref: Any, state_ref: Any, fixed_ref: Any, words_ref: Any, out_ref: Any) -> None:
-        kept = [fixed_ref[n, :] for n in range(program.fixed)]
-        keys = [words_ref[n, :] for n in range(2)]
-
-        def body(step: Array, flat: list[Array]) -> list[Array]:
-            low, high = (jnp.full((LANES,), word) for word in counter(step))
-            numbers = program.draws.run([*keys, low, high])
-            return program.step.run([*flat, *kept, *numbers])
-
-        start = [state_ref[n, :] for n in range(program.state)]
-        for n, row in enumerate(jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)):
-            out_ref[n, :] = row
-
-    def columns(rows: int) -> Any:
-        return pallas.BlockSpec((rows, LANES), lambda i: (0, i))
-
-    found = pallas.pallas_call(
-        kernel,
-        grid=(len(members) // LANES,),
-        in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), columns(program.state), columns(program.fixed), columns(2)],
-        out_specs=columns(program.state),
-        out_shape=jax.ShapeDtypeStruct(state.shape, state.dtype),
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
-    )(span, state, fixed, words)
-    return _unflat(run, list(found[:, :replicas]))
+    return _unflat(run, by_kernel(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-def native(program: WrittenOut, replicas: int) -> Any:
-    """The program with its compiled kernel, for so many replicas."""
-    from twolayer.simulation.native import compiled
-
-    return program, compiled(program.draws, program.step, program.state, program.fixed, replicas)
-
-
-def advance_native(made: tuple[WrittenOut, Any], run: Run, first: Any, last: Any) -> Run:
+def advance_native(made: Native, run: Run, first: Any, last: Any) -> Run:
     """All replicas by native code, blocks of replicas over the cores that this process may use."""
-    program, kernel = made
-    replicas, width = len(run.crossing), kernel.width
-    blocks = -(-replicas // width)
-    members = np.minimum(np.arange(blocks * width), replicas - 1)  # the last block is filled up with the last replica
-
-    def arranged(rows: list[Any], dtype: Any) -> np.ndarray:
-        table = np.stack([np.asarray(row, dtype) for row in rows])[:, members]
-        return np.ascontiguousarray(table.reshape(len(rows), blocks, width).transpose(1, 0, 2)).reshape(blocks, -1)
-
-    state = arranged(_flat(run), np.float64)
-    fixed, words = arranged(_fixed(run), np.float64), arranged(list(run.words.T), np.uint32)
-
-    def advance(block: int) -> None:
-        kernel.advance(state[block], fixed[block], words[block], int(first), int(last))
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if blocks == 1 or cores == 1:
-        for block in range(blocks):
-            advance(block)
-    else:
-        with ThreadPoolExecutor(cores) as pool:
-            list(pool.map(advance, range(blocks)))
-    rows = state.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]
-    return _unflat(run, rows)
+    return _unflat(run, by_native(made, _flat(run), _fixed(run), list(run.words.T), first, last))

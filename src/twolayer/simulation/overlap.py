@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.draws import chi, chi_table, normal_pair, normals, philox
 from twolayer.problem import Overlaps, Problem
-from twolayer.simulation.draws import chi, chi_table, normal_pair, normals, philox
 from twolayer.training import SGD, LookAhead, Repeated
 
 

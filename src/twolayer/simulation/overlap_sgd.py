@@ -1,6 +1,5 @@
 """The description that follows the overlap process: its choice of a driver, its loop, its place on disk."""
 
-import importlib.util
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,6 +11,8 @@ from jaxtyping import Array
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
+from twolayer.core.kernels import has_numba, native
+from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.core.scalar import Unsupported
@@ -26,11 +27,9 @@ from twolayer.simulation.drivers import (
     advance_native,
     advance_vector,
     advance_xla,
-    native,
     written_out,
 )
 from twolayer.simulation.overlap import Setting, State, overlaps_of, setting, start
-from twolayer.simulation.pace import Pace
 from twolayer.training import SGD
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
@@ -121,10 +120,9 @@ class OverlapSGD(AbstractDescription):
             except Unsupported as missing:
                 if self.backend == "native":
                     raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
-        has_numba = importlib.util.find_spec("numba") is not None
-        if self.backend == "native" and (program is None or not has_numba):
+        if self.backend == "native" and (program is None or not has_numba()):
             raise NotApplicable("Native code needs one sample a step, width up to eight, and numba installed.")
-        if program is not None and has_numba and (self.backend == "native" or (on_cpu and self.backend == "auto")):
+        if program is not None and has_numba() and (self.backend == "native" or (on_cpu and self.backend == "auto")):
             return partial(advance_native, native(program, plan.replicas)), "native"
         if program is not None and not on_cpu and self.backend == "auto":
             is_cuda = "NVIDIA" in jax.devices()[0].device_kind
@@ -198,7 +196,7 @@ class _Progress:
         last = min(self.step + self.pace.steps, after)
         active = np.flatnonzero(np.isinf(self.stopped))
         if active.size:
-            with self.pace:
+            with self.pace.over(last - self.step):
                 self._advance(advance, active, last)
         self.step = last if active.size else after
         if self.step == after:

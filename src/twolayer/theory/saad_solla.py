@@ -12,15 +12,15 @@ from twolayer.core.fields import as_data, count, flag, instance, leaf, number, s
 from twolayer.core.linalg import symmetrise
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
-from twolayer.expectation import Auto, Chosen, Moments
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.expectation import MOMENTS, Auto, Chosen, Moments
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.errors import carried, largest, nudged
 from twolayer.theory.integrate import Solution, solve
+from twolayer.theory.scope import refusal
 from twolayer.training import SGD
 
 # The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0
-# ... and from a start moved by this much, a few times the rounding of a number of order one.
-NUDGE = 1e-15
 
 
 def drift(
@@ -155,19 +155,15 @@ class SaadSolla(AbstractDescription):
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 
-        if not isinstance(problem.inputs, Gaussian):
-            return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
-        if not isinstance(problem.loss, Square):
-            return no(f"it describes the square loss, but `problem.loss` is {problem.loss}.")
-        if not training.is_fresh:
-            return no(
-                f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
-            )
-        if training.has_momentum:
-            return no(f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}.")
+        reason = refusal(problem, training, self.engine, MOMENTS)
+        if reason:
+            return no(reason)
         batch = training.samples_per_step(problem)
         if 2 * batch > problem.d:
-            return no(f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}.")
+            return no(
+                f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}; "
+                "`BatchMap` covers it."
+            )
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         statement = (
             f"error of a single run O(sqrt(gamma/(p d))), here {scatter:.2g} times a constant; of the mean O(1/d)"
@@ -221,18 +217,11 @@ class SaadSolla(AbstractDescription):
         for number_done, variant in enumerate(variants):
             results.append(follow(variant, 1.0))
             plan.progress((number_done + 1) / work)
-        loose = [follow(variants[0], LOOSER, _nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
+        loose = [follow(variants[0], LOOSER, nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
         plan.progress((len(variants) + 1) / work)
 
-        combined = engine.combine(tuple(paths for paths, _, _ in results))
-        integration = jax.tree.map(
-            lambda fine, one, other: np.maximum(np.abs(fine - one), np.abs(fine - other)), results[0][0], *loose
-        )
-        # What has once gone apart may come together again at a common fixed point: the error does not shrink with time.
-        error = jax.tree.map(lambda x, y: np.maximum.accumulate(x + y, axis=1), combined.error, integration)
-        Q, M, a, risk = (np.asarray(x) for x in combined.value)
-        flat = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in error[:3]]
-
+        result = carried(engine, [paths for paths, _, _ in results], loose)
+        Q, M, a, risk = (np.asarray(x) for x in result.value)
         finished = np.all([np.asarray(done) for _, done, _ in results], axis=0)
         diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
         status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
@@ -244,17 +233,8 @@ class SaadSolla(AbstractDescription):
             else:
                 overlap_time[:, int(direction)] = found
             plan.progress((len(variants) + 2 + number_done) / work)
-        overlap_error, status = np.max(flat, axis=0), status.astype(np.int8)
-        return Record(Q, M, a, risk, error[3], overlap_error, status, crossing, overlap_time, engine.name)
-
-
-def _nudged(starts: Overlaps, sign: float) -> Overlaps:
-    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
-    rng = np.random.default_rng(0)
-    size = sign * NUDGE
-    moved = [np.asarray(x) + size * rng.standard_normal(x.shape) * (1.0 + np.abs(x)) for x in (starts.Q, starts.M)]
-    Q = 0.5 * (moved[0] + np.swapaxes(moved[0], -1, -2))
-    return Overlaps(jnp.asarray(Q), jnp.asarray(moved[1]), starts.P, starts.a)
+        overlap_error, status = largest(*result.error[:3]), status.astype(np.int8)
+        return Record(Q, M, a, risk, result.error[3], overlap_error, status, crossing, overlap_time, engine.name)
 
 
 @eqx.filter_jit
