@@ -25,6 +25,8 @@ class Exactness(enum.Enum):
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
     LIMIT_BATCH = "limit n_b -> infinity"
+    LIMIT_P = "limit p -> infinity"
+    LIMIT_P_D = "limit p, d -> infinity"
 
 
 class Applies(NamedTuple):
@@ -96,6 +98,7 @@ class Record(NamedTuple):
     overlap_time: Any  # (replicas, k): first time with an overlap of at least the threshold, NaN if never or not asked
     engine: str
     interrupted: bool = False
+    others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
 
 
 class AbstractDescription(eqx.Module):

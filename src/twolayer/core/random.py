@@ -17,6 +17,7 @@ class Purpose(enum.IntEnum):
     DATASET = 6
     OVERLAPS = 7
     CONTINUATION = 20
+    PARTICLES = 12
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

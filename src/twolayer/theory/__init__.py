@@ -2,4 +2,6 @@
 
 from twolayer.theory import phase_retrieval as phase_retrieval
 from twolayer.theory.batch_map import BatchMap as BatchMap
+from twolayer.theory.hdmf import HDMF as HDMF
+from twolayer.theory.mean_field import MeanField as MeanField
 from twolayer.theory.saad_solla import SaadSolla as SaadSolla
