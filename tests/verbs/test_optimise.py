@@ -31,6 +31,7 @@ def test_phase_retrieval_finds_the_closed_optimum():
     assert isinstance(found.training, tl.SGD)
 
 
+@pytest.mark.slow
 def test_a_schedule_is_better_than_the_best_constant_rate_and_does_what_it_says():
     """With label noise a rate that falls leaves a lower risk; the ODE of the schedule ends at the value promised."""
     problem = tl.Problem(
