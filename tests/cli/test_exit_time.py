@@ -87,7 +87,7 @@ def test_an_interruption_prints_what_is_known(capsys, monkeypatch):
     import twolayer as tl
 
     known = tl.exit_time(
-        tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(60)),
+        tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000)),
         tl.SGD(0.05, constraint=tl.Sphere()),
         replicas=0,
     )

@@ -54,9 +54,10 @@ def test_the_law_is_the_distribution_of_the_sample(tmp_path):
     figure = plots.exit_law(result)
     written(figure, tmp_path)
     (ax,) = figure.axes
-    steps = max((line for line in ax.lines if len(line.get_xdata()) == 201), key=lambda line: line.get_zorder())
-    np.testing.assert_allclose(np.asarray(steps.get_xdata())[1:], np.sort(result.measured.times))
-    np.testing.assert_allclose(np.asarray(steps.get_ydata())[1:], np.arange(1, 201) / 200)
+    steps = max((line for line in ax.lines if len(line.get_xdata()) == 202), key=lambda line: line.get_zorder())
+    np.testing.assert_allclose(np.asarray(steps.get_xdata())[1:-1], np.sort(result.measured.times))
+    np.testing.assert_allclose(np.asarray(steps.get_ydata())[1:-1], np.arange(1, 201) / 200)
+    assert steps.get_ydata()[-1] == 1.0 and steps.get_xdata()[-1] >= ax.get_xlim()[1]  # to the edge of the panel
     marks = {round(float(line.get_xdata()[0]), 9) for line in ax.lines if len(line.get_xdata()) == 2}
     assert round(result.measured.mean, 9) in marks
     assert {round(result.estimates[name].value, 9) for name in ("annealed", "quenched", "ode")} <= marks
@@ -66,7 +67,7 @@ def test_the_law_is_the_distribution_of_the_sample(tmp_path):
 
 def test_runs_that_never_exit_keep_the_law_below_one():
     (ax,) = plots.exit_law(made(missing=50)).axes
-    highest = max(float(np.max(line.get_ydata())) for line in ax.lines if len(line.get_xdata()) == 151)
+    highest = max(float(np.max(line.get_ydata())) for line in ax.lines if len(line.get_xdata()) == 152)
     assert highest == pytest.approx(0.75)
 
 

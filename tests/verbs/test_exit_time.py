@@ -5,15 +5,16 @@ import importlib
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.description import Record
+from twolayer.core.estimate import Estimate
+from twolayer.description import Plan, Record
 from twolayer.theory import phase_retrieval as theory
 from twolayer.verbs import ExitTime
 from twolayer.verbs import exit_time as module_function
-from twolayer.verbs.evolve import make_plan
 from twolayer.verbs.exit_result import Sample
 
 verb = importlib.import_module("twolayer.verbs.exit_time")
@@ -26,7 +27,7 @@ def setting(p: int, d: int, noise: float, rate: float | None = None) -> tuple[tl
 
 
 # One problem and number of replicas for several tests, so that it is compiled once.
-REPLICAS = 1500
+REPLICAS = 1024
 
 
 def one(**asked) -> ExitTime:
@@ -39,14 +40,14 @@ def one_neuron() -> ExitTime:
 
 
 def test_one_neuron_is_measured_where_the_noisy_ode_says(one_neuron):
-    """Known from elsewhere: 1.327(14). The ODE without noise is more than ten standard errors away."""
+    """Known from elsewhere: 1.327(14). The ODE without noise is more than seven standard errors away."""
     result = one_neuron
     error = result.measured.standard_error
-    assert result.measured.exited.size == REPLICAS and error < 0.015
+    assert result.measured.exited.size == REPLICAS and error < 0.019
     assert abs(result.measured.mean - 1.327) < 5 * np.hypot(error, 0.014)
     assert abs(result.measured.mean - result.ode_with_noise.value) < 5 * error
     assert abs(result.measured.mean - result.ode_at_finite_d.value) < 5 * error
-    assert abs(result.measured.mean - result.ode.value) > 10 * error
+    assert abs(result.measured.mean - result.ode.value) > 7 * error
     assert result.ode.value - result.ode_with_noise.value == pytest.approx(np.log(2) / 4)
     # The mean over the law of the start is that of many starts.
     sample = result.ode_sample
@@ -65,7 +66,7 @@ def test_one_object_for_people_and_programs(one_neuron):
         np.median(one_neuron.measured.times) * 12000, 1
     )
     text = str(one_neuron)
-    for words in ("annealed", "quenched", "ODE", "measured, 1500 runs", "1.4972"):
+    for words in ("annealed", "quenched", "ODE", "measured, 1024 runs", "1.4972"):
         assert words in text
 
 
@@ -93,9 +94,9 @@ def test_going_on_in_stages_changes_no_law(one_neuron, check_same_law, monkeypat
 
 
 def test_a_stage_begins_where_the_last_one_ended_with_numbers_of_its_own():
-    problem, training = setting(2, 1000, 0.0)
-    plan, _ = make_plan(problem, training, until=0.01, save=[0.01], replicas=3, seed=0)
-    plan = dataclasses.replace(plan, risk_threshold=np.array([0.1, 0.2, 0.3]))
+    starts = tl.Overlaps(jnp.ones((3, 2, 2)), jnp.full((3, 2, 1), 0.1), jnp.eye(1), jnp.ones((3, 2)))
+    steps, thresholds = np.array([0, 9]), np.array([0.1, 0.2, 0.3])
+    plan = Plan(starts, jax.random.split(jax.random.key(0), 3), steps, 0.1 * steps, thresholds)
     Q, M, a = (2.0 * np.stack([np.asarray(x)] * 2, axis=1) for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
     lost = np.array([False, True, False])
     nothing = np.zeros((3, 2))
@@ -120,13 +121,13 @@ def test_runs_that_do_not_exit_are_counted():
     result = one(threshold=0.9, until=0.3, seed=3)
     assert np.isnan(result.measured.mean) and result.ode.value > 1
     assert result.to_dict()["measured"]["mean"] is None and result.to_dict()["measured"]["exited"] == 0
-    assert "never" in str(result) and any("1500 of 1500 runs had not exited" in note for note in result.notes)
+    assert "never" in str(result) and any("1024 of 1024 runs had not exited" in note for note in result.notes)
 
 
-def test_label_noise_may_hold_the_ode_above_the_threshold():
-    assert theory.fixed_overlap(0.12, 3.0) < 0.8
-    result = tl.exit_time(*setting(1, 1000, 3.0, 0.12), threshold=0.8, replicas=0)
-    assert np.isinf(result.ode.value) and result.to_dict()["ode"] is None and "never" in str(result)
+def test_an_ode_that_never_exits_is_said_so(one_neuron):
+    result = dataclasses.replace(one_neuron, ode=Estimate(np.inf, 0.0), measured=None)
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert data["ode"] is None and data["steps"]["ode"] is None and "never" in str(result)
 
 
 def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
@@ -141,18 +142,20 @@ def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
     expected = np.where(below.any(axis=1), step * np.argmax(below, axis=1), np.nan)
     assert 4 < np.isfinite(expected).sum() < 16
     # A second stage, with new random numbers, begins where the mean time of the ODE is over.
-    first = min(found.until, float(tl.exit_time(problem, training, threshold=0.2, replicas=0).ode_sample.mean))
+    ode = tl.exit_time(problem, training, threshold=0.2, replicas=0, starts=16, seed=2).ode_sample
+    first = min(found.until, ode.mean)
     early = np.nan_to_num(expected, nan=np.inf) < first - step
     assert early.sum() > 2
     np.testing.assert_allclose(found.times[early], expected[early], rtol=1e-9)
 
 
 def test_other_problems_have_the_ode_and_the_measurement():
-    """No formula, but the ODE and runs at large d agree."""
-    problem = tl.Problem(tl.SingleIndex("erf"), tl.Student(1, "erf"), tl.Gaussian(2000), noise=0.01)
-    result = tl.exit_time(problem, tl.SGD(1.0), threshold=0.5, replicas=64, starts=16)
+    """Rows of any length from a warm start: no formula, but the ODE and runs at large d agree."""
+    start = tl.WarmStart(0.3)
+    problem = tl.Problem(tl.SingleIndex("square"), tl.Student(1, "square"), tl.Gaussian(2000), start=start, noise=0.01)
+    result = tl.exit_time(problem, tl.SGD(0.05), threshold=0.5, replicas=64, starts=64)
     assert result.annealed is result.quenched is result.optimal_learning_rate is result.noise_shift is None
-    assert result.measured.exited.size == 64 and result.ode_sample.size == 16
+    assert result.measured.exited.size == 64 and result.ode_sample.size == 64
     assert abs(result.measured.mean - result.ode.value) < 5 * result.measured.standard_error + result.ode.error
     assert np.all(np.abs(result.ode_sample.times - result.ode.value) < 3 * np.std(result.measured.times))
     data = result.to_dict()
@@ -171,7 +174,7 @@ def test_a_given_start_has_one_solution():
 def test_without_an_ode_there_is_a_reason():
     problem, _ = setting(1, 1000, 0.0)
     training = tl.SGD(0.02, constraint=tl.Sphere(), momentum=0.5)
-    result = tl.exit_time(problem, training, replicas=0)
+    result = tl.exit_time(problem, training, replicas=0, starts=REPLICAS)
     assert result.ode is None and result.ode_sample is None
     assert any(note.startswith("No ODE") and "momentum" in note for note in result.notes)
 

@@ -22,6 +22,7 @@ from twolayer.plots.style import (
     style,
 )
 from twolayer.verbs import ExitTime
+from twolayer.verbs.exit_result import Sample
 
 # Name, colour and line of each estimate: with noise in the colour of what it corrects.
 LOOKS: dict[str, tuple[str, str, Any]] = {
@@ -129,25 +130,30 @@ def _checked(axis: str) -> str:
 
 def _draw_samples(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
     entries: list[tuple[Any, str]] = []
+    end = max(_time_limits(result)[1], *(s.exited.max(initial=0.0) for s in _samples(result)), 0.0)
     if result.measured is not None:
-        times, fraction = _distribution(result.measured.times)
+        times, fraction = _distribution(result.measured.times, end)
         (line,) = ax.step(times, fraction, where="post", color=PALETTE[0])
         margin = np.sqrt(np.log(2.0 / 0.05) / (2.0 * result.measured.size))
         low, high = np.clip(fraction - margin, 0.0, 1.0), np.clip(fraction + margin, 0.0, 1.0)
         band = ax.fill_between(times, low, high, step="post", color=PALETTE[0], alpha=0.2)
         entries.append(((band, line), f"measured: {result.measured.size} runs"))
     if result.ode_sample is not None and result.ode_sample.size > 1:
-        times, fraction = _distribution(result.ode_sample.times)
+        times, fraction = _distribution(result.ode_sample.times, end)
         (line,) = ax.step(times, fraction, where="post", color=PALETTE[1], lw=0.9)
         entries.append((line, f"ODE: {result.ode_sample.size} starts"))
     return entries
 
 
-def _distribution(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ordered times and the fraction that has exited by then; those that never do count in the whole."""
+def _samples(result: ExitTime) -> list[Sample]:
+    return [sample for sample in (result.measured, result.ode_sample) if sample is not None]
+
+
+def _distribution(times: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Ordered times up to the end and the fraction that has exited by then; those that never do count in the whole."""
     exited = np.sort(times[np.isfinite(times)])
-    fraction = np.arange(1, exited.size + 1) / times.size
-    return np.concatenate([[0.0], exited]), np.concatenate([[0.0], fraction])
+    fraction = np.arange(exited.size + 1) / times.size
+    return np.concatenate([[0.0], exited, [end]]), np.append(fraction, fraction[-1])
 
 
 def _draw_means(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
@@ -168,12 +174,14 @@ def _draw_means(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
 
 
 def _time_limits(result: ExitTime) -> tuple[float, float]:
-    shown = [sample.exited for sample in (result.measured, result.ode_sample) if sample is not None]
+    shown = [sample.exited for sample in _samples(result)]
     shown.append(np.array([value.value for value in result.estimates.values() if np.isfinite(value.value)]))
     times = np.concatenate(shown)
     if not times.size:
         return 0.0, 1.0
-    return 0.0, 1.05 * max(float(np.quantile(times, 0.99)), float(np.max(shown[-1], initial=0.0)))
+    high = max(float(np.quantile(times, 0.99)), float(np.max(shown[-1], initial=0.0)))
+    low = max(0.0, float(np.min(times)) - 0.1 * (high - float(np.min(times))))
+    return low, high + 0.05 * (high - low) if high > low else low + 1.0
 
 
 def _steps(result: ExitTime) -> Any:
