@@ -113,7 +113,7 @@ def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -
     if stated:
         raise InvalidInput(f"Option `--{stated[0]}` is for phase retrieval; change a specification by `--set`.")
     spec = read_spec(path, overrides or ())
-    return spec.problem, spec.training
+    return spec.problem, spec.method
 
 
 def _write(result: "ExitTime", folder: Path) -> list[str]:

@@ -63,7 +63,7 @@ ELEMENTWISE = {
     "pow", "integer_pow", "square", "floor", "ceil", "round", "atan2", "asin", "acos", "atan", "sinh", "cosh", "eq",
     "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not", "shift_left", "shift_right_logical",
     "shift_right_arithmetic", "select_n", "convert_element_type", "is_finite", "nextafter", "clamp", "copy",
-    "stop_gradient", "population_count",
+    "stop_gradient", "population_count", "bitcast_convert_type",
 }  # fmt: skip
 CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "custom_jvp_call": "call_jaxpr",
          "custom_vjp_call": "call_jaxpr", "custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr",
@@ -95,7 +95,8 @@ def erf(x: Array) -> Array:
                     557.535340817727675546)  # fmt: skip
     # One division for both branches.
     ratio = jax.numpy.where(a < 1.0, near * top, p) / jax.numpy.where(a < 1.0, low, q)
-    size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-b * b) * ratio)
+    # In the very form that the derivative has: it is computed once for both.
+    size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-jax.numpy.square(x)) * ratio)
     return jax.numpy.where(x < 0.0, -size, size)
 
 

@@ -21,6 +21,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "overlap_error": ("replica", "time"),
     "status": ("replica",),
     "crossing_time": ("replica",),
+    "overlap_time": ("replica", "r"),
 }
 
 LONG_NAMES = {
@@ -34,6 +35,7 @@ LONG_NAMES = {
     "overlap_error": "bound on the numerical error of any overlap",
     "status": "how the replica ended",
     "crossing_time": "first time at which the excess risk is at most the threshold",
+    "overlap_time": "first time at which the cosine of a neuron with the target direction reaches the threshold",
     "time": "time, gamma * samples / (p d)",
     "step": "number of steps taken",
     "samples": "number of samples seen",

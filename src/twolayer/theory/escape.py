@@ -52,7 +52,7 @@ def ode_exit_times(
     span = np.array([0.0, until])
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
-        return np.asarray(crossings(variant, *data, starts, span, thresholds, np.asarray(looser)))
+        return np.asarray(crossings(variant, *data, starts, span, thresholds, None, np.asarray(looser)))
 
     results = tuple(follow(variant, 1.0) for variant in variants)
     combined = engine.combine(results)

@@ -12,7 +12,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Plan, Record
+from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.expectation import choose, risk_along
 from twolayer.expectation.base import ROUNDING
 from twolayer.problem import Overlaps, Problem
@@ -276,20 +276,22 @@ def _measure(
     longest: float,
     tell: Callable[[str, float], None],
 ) -> Sample:
-    """Follow the runs in stages until all have exited: each stage goes on from the overlaps that the last one left.
+    """Follow the runs until all have exited.
 
-    On fresh samples the overlaps are a Markov process, so a run that is cut and continued has the law of one that is
-    not. A velocity is not among the overlaps; with momentum there is one stage.
+    `OverlapSGD` ends each run at its exit. Others go in stages, each from the overlaps that the last one left: on fresh
+    samples these are a Markov process, so a run that is cut and continued has the law of one that is not. A velocity is
+    not among the overlaps; with momentum there is one stage.
     """
     clock = training.clock(problem)
-    stage = longest if training.has_momentum else min(usual, longest)
+    stops = isinstance(description, OverlapSGD)
+    stage = longest if training.has_momentum or stops else min(usual, longest)
     steps = max(1, int(clock.steps(stage)))
-    points = 2 if isinstance(description, OverlapSGD) else POINTS + 1
+    points = 2 if stops else POINTS + 1
     save = np.unique(np.rint(np.linspace(0, steps, points)).astype(np.int64))
     stages = max(1, round(longest / stage))
     times = np.full(drawn.risks.shape, np.nan)
     plan = dataclasses.replace(
-        drawn.plan, steps=save, times=clock.time(save), risk_threshold=np.asarray(drawn.thresholds)
+        drawn.plan, steps=save, times=clock.time(save), risk_threshold=np.asarray(drawn.thresholds), stops=stops
     )
     name = f"{type(description).__name__}, {len(times)} runs"
     for number_done in range(stages):
@@ -302,7 +304,7 @@ def _measure(
             raise KeyboardInterrupt
         crossed = np.isnan(times) & np.isfinite(record.crossing_time)
         times[crossed] = float(clock.time(number_done * steps)) + record.crossing_time[crossed]
-        lost = np.asarray(record.status) != 0
+        lost = np.isin(record.status, (Status.DIVERGED, Status.UNFINISHED))
         if np.all(np.isfinite(times) | lost):
             break
         plan = _continued(plan, record, lost, number_done)
@@ -320,5 +322,5 @@ def _continued(plan: Plan, record: Record, lost: np.ndarray, stage: int) -> Plan
     before = plan.starts
     starts = Overlaps(end(record.Q, before.Q), end(record.M, before.M), before.P, end(record.a, before.a))
     keys = jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), stage))(plan.keys)
-    thresholds = np.where(lost, np.finfo(float).tiny, plan.thresholds)
+    thresholds = np.where(lost, np.finfo(float).tiny, plan.risk_threshold)
     return dataclasses.replace(plan, starts=starts, keys=keys, risk_threshold=thresholds)
