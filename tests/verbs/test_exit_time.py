@@ -88,8 +88,12 @@ def test_going_on_in_stages_changes_no_law(one_neuron, check_same_law, monkeypat
         return measure(problem, training, description, drawn, longest / 12, longest, tell)
 
     monkeypatch.setattr(verb, "_measure", in_twelve_stages)
+    monkeypatch.setattr(verb, "OverlapSGD", tl.DirectSGD)  # only a description that cannot end its runs goes in stages
     # By time 6 all but a handful have exited.
-    cut = one(seed=1, until=6.0).measured.times
+    seen = []
+    monkeypatch.setattr(verb, "_continued", lambda *args, known=verb._continued: seen.append(args) or known(*args))
+    cut = one(seed=1, until=6.0, description=tl.OverlapSGD()).measured.times
+    assert len(seen) > 5
     check_same_law(np.nan_to_num(cut, nan=6.0), np.minimum(one_neuron.measured.times, 6.0), "stages")
 
 
@@ -106,7 +110,7 @@ def test_a_stage_begins_where_the_last_one_ended_with_numbers_of_its_own():
         later[0].starts.M[:2], np.asarray(plan.starts.M)[:2] * np.array([2.0, 1.0])[:, None, None]
     )
     np.testing.assert_array_equal(later[0].starts.Q[2], 2.0 * np.asarray(plan.starts.Q)[2])
-    assert later[0].thresholds[0] == 0.1 and later[0].thresholds[1] < 1e-300  # what has diverged never exits
+    assert later[0].risk_threshold[0] == 0.1 and later[0].risk_threshold[1] < 1e-300  # what has diverged never exits
     words = [np.asarray(jax.random.key_data(each.keys)) for each in (plan, *later)]
     assert len(np.unique(np.concatenate(words), axis=0)) == 9
 
