@@ -25,6 +25,12 @@ class Exactness(enum.Enum):
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
     LIMIT_BATCH = "limit n_b -> infinity"
+    FLUCTUATIONS = "limit d -> infinity, with fluctuations"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether replicas from one start differ."""
+        return self in (Exactness.EXACT, Exactness.FLUCTUATIONS)
 
 
 class Applies(NamedTuple):

@@ -16,6 +16,7 @@ class Purpose(enum.IntEnum):
     LABEL_NOISE = 5
     DATASET = 6
     OVERLAPS = 7
+    PATHS = 12
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

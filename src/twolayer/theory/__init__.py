@@ -1,4 +1,6 @@
 """Limiting accounts of training."""
 
 from twolayer.theory.batch_map import BatchMap as BatchMap
+from twolayer.theory.clt import fluctuations as fluctuations
 from twolayer.theory.saad_solla import SaadSolla as SaadSolla
+from twolayer.theory.sde import SDE as SDE
