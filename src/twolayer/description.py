@@ -26,6 +26,8 @@ class Exactness(enum.Enum):
     LIMIT_D = "limit d -> infinity"
     LIMIT_BATCH = "limit n_b -> infinity"
     FLUCTUATIONS = "limit d -> infinity, with fluctuations"
+    LIMIT_P = "limit p -> infinity"
+    LIMIT_P_D = "limit p, d -> infinity"
 
     @property
     def is_random(self) -> bool:
@@ -102,6 +104,7 @@ class Record(NamedTuple):
     overlap_time: Any  # (replicas, k): first time with an overlap of at least the threshold, NaN if never or not asked
     engine: str
     interrupted: bool = False
+    others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
 
 
 class AbstractDescription(eqx.Module):

@@ -226,7 +226,7 @@ def test_derive_names_what_is_not_a_polynomial(spec, capsys):
     refuse(capsys, ["derive", str(PHASE), "--set", "training.momentum=0.5"], "momentum")
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "derive", "demo", "doctor"])
+@pytest.mark.parametrize("command", ["run", "explain", "derive", "exit-time", "demo", "doctor"])
 def test_help_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out

@@ -93,6 +93,7 @@ def test_moments_agree_with_the_cloud_within_its_error(rank):
         assert np.all(np.abs(x - value) <= error)
 
 
+@pytest.mark.slow
 def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50))
 

@@ -208,14 +208,16 @@ def make(activation, p, k, d, **choices):
 SETTINGS = [
     ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
     ("erf", 2, 1, 20, {"learning_rate": 3.0}, "native"),
-    ("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla"),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla", marks=pytest.mark.slow),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)}, "native"),
     ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 3, "constraint": tl.Sphere()}, "xla"),
     ("erf", 2, 2, 20, {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)}, "xla"),
-    ("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla"),
-    ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla"),
+    pytest.param("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla", marks=pytest.mark.slow),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla", marks=pytest.mark.slow),
     ("erf", 2, 1, 20, {"learning_rate": 2.0, "momentum": 0.6, "weight_decay": 0.3}, "native"),
-    ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla"),
+    pytest.param(
+        "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.slow
+    ),
     ("square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native"),
     ("square", 3, 1, 3, {"learning_rate": 0.05}, "native"),  # d - k < p: nothing is left outside
     ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla"),  # nor for the velocity's span
@@ -228,7 +230,15 @@ SETTINGS = [
         "xla",
     ),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.Repeated(3), "constraint": tl.Sphere()}, "native"),
-    ("erf", 2, 1, 6, {"learning_rate": 1.0, "batch_size": 4, "reuse": tl.Repeated(2), "layers": tl.Both(0.7)}, "xla"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        6,
+        {"learning_rate": 1.0, "batch_size": 4, "reuse": tl.Repeated(2), "layers": tl.Both(0.7)},
+        "xla",
+        marks=pytest.mark.slow,
+    ),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.LookAhead(4.0), "layers": tl.Both(0.7)}, "native"),
     ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6}, "xla"),
 ]
@@ -267,6 +277,7 @@ def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
     assert np.max(np.abs(z_scores(x, by_overlaps(problem, training, 4, 100_000, "xla"))[0])) > 8
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers_whatever_the_number_of_replicas_and_the_driver():
     """Replica 3 alone among 4, among 40 (another kernel width), and by XLA, whose logarithm rounds otherwise."""
     problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
@@ -299,13 +310,21 @@ def test_first_passage_is_recorded_at_the_very_step(activation, backend):
         tl.evolve(problem, training, tl.OverlapSGD(), until=times[0], save=[times[0]]).excess_risk[0, 0]
     )
     every = tl.evolve(problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=times, replicas=8)
-    few = tl.evolve(
-        problem, training, tl.OverlapSGD(backend=backend), until=times[-1], save=2, replicas=8, risk_threshold=threshold
-    )
-    below = every.excess_risk.values <= threshold
-    expected = np.where(below.any(axis=1), every.time.values[np.argmax(below, axis=1)], np.nan)
-    assert np.isfinite(expected).any()
-    np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
+    risk = every.excess_risk.values
+    for thresholds in (threshold, np.linspace(0.8, 0.99, 8) * risk[:, 0]):  # one for all replicas, or one for each
+        few = tl.evolve(
+            problem,
+            training,
+            tl.OverlapSGD(backend=backend),
+            until=times[-1],
+            save=2,
+            replicas=8,
+            risk_threshold=thresholds,
+        )
+        below = risk <= np.broadcast_to(thresholds, 8)[:, None]
+        expected = np.where(below.any(axis=1), every.time.values[np.argmax(below, axis=1)], np.nan)
+        assert np.isfinite(expected).any()
+        np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
 
 
 def test_a_million_dimensions_follow_the_ode():
@@ -420,7 +439,12 @@ tl.evolve(problem, tl.SGD(2.0, momentum=0.3), description, until=40.0, save="lin
 
 @pytest.mark.parametrize(
     "description",
-    ["tl.OverlapSGD()", "tl.OverlapSGD(backend='xla')", "tl.DirectSGD()", "tl.DirectSGD(backend='native')"],
+    [
+        "tl.OverlapSGD()",
+        pytest.param("tl.OverlapSGD(backend='xla')", marks=pytest.mark.slow),
+        pytest.param("tl.DirectSGD()", marks=pytest.mark.slow),
+        "tl.DirectSGD(backend='native')",
+    ],
 )
 def test_a_killed_run_resumes_and_ends_with_the_same_numbers(description, tmp_path):
     place = tmp_path / "place.npz"

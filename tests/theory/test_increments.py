@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation import choose
+from twolayer.expectation import MOMENTS, choose, increment_covariance
 from twolayer.problem import Overlaps
-from twolayer.theory.drift import Change, pack, tangent, unpack
-from twolayer.theory.increments import _second_order, _square_of_force
+from twolayer.theory.drift import Change, drift, pack, tangent, unpack
+from twolayer.theory.increments import _second_order, _square_of_force, corrections, moving_entries
 
 P, K = 3, 2
 
@@ -76,3 +76,31 @@ def test_the_tangent_is_linear_and_keeps_lengths():
     one, other, sum_of_both = (pack(tangent(overlaps, change)) for change in (x, y, both))
     np.testing.assert_allclose(sum_of_both, one + 2.0 * other, atol=1e-13)
     np.testing.assert_array_equal(np.diagonal(tangent(overlaps, x).Q), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("layers", "constraint", "entries"),
+    [
+        (tl.First(), tl.Free(), [*range(3, 15)]),
+        (tl.First(), tl.Sphere(), [*range(3, 9), 10, 11, 13]),
+        (tl.Both(), tl.Sphere(), [0, 1, 2, *range(3, 9), 10, 11, 13]),
+        (tl.Second(), tl.Free(), [0, 1, 2]),
+        (tl.Second(), tl.Sphere(), [0, 1, 2]),
+    ],
+)
+def test_what_is_frozen_does_not_move(layers, constraint, entries):
+    """Neither by noise, nor by the mean, nor by its corrections."""
+    overlaps = random_overlaps()
+    target = tl.Committee(K, "square", P=np.asarray(overlaps.P))
+    problem = tl.Problem(target, tl.Student(P, "square"), tl.Gaussian(50), noise=0.1)
+    training = tl.SGD(0.1, layers=layers, constraint=constraint, weight_decay=0.3)
+    assert moving_entries(problem, training).tolist() == entries
+    engine = choose(problem, (*MOMENTS, "covariance")).variants()[0]
+    moments = engine.moments(problem, overlaps)
+    sigma = increment_covariance(problem, training, engine.parts(problem, overlaps, ("covariance",))["covariance"])
+    small = corrections(problem, training, engine, overlaps, sigma, 1e-3)
+    frozen = np.setdiff1d(np.arange(15), entries)
+    for change in (drift(problem, training, overlaps, moments), small):
+        x = np.asarray(pack(change))
+        np.testing.assert_array_equal(x[frozen], 0.0)
+        assert np.all(x[entries] != 0.0)

@@ -92,6 +92,7 @@ def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
     assert np.max(scores(at_end(problem, training, description, 0.15, 5000))) > 10
 
 
+@pytest.mark.slow
 def test_noise_from_samples_has_the_law_of_sgd(check_same_law):
     """An erf student, whose covariance is no formula: 32 fresh samples a step, at d = 300; 512 paths, 64 at a time."""
     start = tl.GivenOverlaps([[0.8]], [[0.3]])
@@ -156,6 +157,7 @@ def test_the_order_of_the_step(method, order):
     np.testing.assert_allclose(found, order, atol=0.2)
 
 
+@pytest.mark.slow
 def test_the_variance_is_of_second_order_too():
     """d Var at a step of 0.0375 is that of the central limit theorem to a percent; Euler's is ten times further off."""
     expected = tl.fluctuations(phase_retrieval(100), SPHERE, [0.0, 0.3]).covariance[-1, 1, 1]
@@ -245,6 +247,7 @@ def test_nothing_moves_a_student_that_is_the_teacher():
         np.testing.assert_allclose(found, np.ones_like(found), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_thresholds_are_watched_at_every_step():
     times = np.arange(1, 31) * 0.01
     problem = phase_retrieval(500)

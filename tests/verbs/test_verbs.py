@@ -185,6 +185,8 @@ def test_results_are_double_precision_without_any_global_switch():
         ({"save": [2.0, 1.0]}, "`save`.*increasing"),
         ({"save": [5.0]}, "`save`.*between 0 and `until`"),
         ({"risk_threshold": 0.0}, "`risk_threshold`"),
+        ({"risk_threshold": [0.1, 0.2, 0.3]}, "`risk_threshold`"),
+        ({"risk_threshold": [-0.1]}, "`risk_threshold`"),
     ],
 )
 def test_bad_requests_are_refused_with_the_field(options, message):

@@ -30,5 +30,5 @@ def derive(
     from twolayer.verbs import derive as derive_equations
 
     asked = read_spec(spec, overrides or ())
-    equations = derive_equations(asked.problem, asked.training, symbolic_p=symbolic_p, general=general)
+    equations = derive_equations(asked.problem, asked.method, symbolic_p=symbolic_p, general=general)
     return Answer({"title": asked.title} | equations.to_dict(), equations.latex() if latex else equations.text())

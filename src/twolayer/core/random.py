@@ -16,7 +16,9 @@ class Purpose(enum.IntEnum):
     LABEL_NOISE = 5
     DATASET = 6
     OVERLAPS = 7
-    PATHS = 12
+    PARTICLES = 12
+    PATHS = 16
+    CONTINUATION = 20
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

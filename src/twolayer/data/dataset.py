@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.data.schema import DIMENSIONS, LONG_NAMES, STATUS_ATTRIBUTES, validate
+from twolayer.data.schema import DIMENSIONS, LONG_NAMES, OPTIONAL, STATUS_ATTRIBUTES, validate
 from twolayer.description import Plan, Record
 
 if TYPE_CHECKING:
@@ -17,13 +17,18 @@ def to_dataset(
     """Put names on the arrays of a record."""
     import xarray as xr
 
-    values = record._asdict() | {
-        "P": np.asarray(plan.starts.P),
-        "risk": record.excess_risk + 0.5 * noise,
-    }
+    others = record.others or {}
+    values = (
+        record._asdict()
+        | others
+        | {
+            "P": np.asarray(plan.starts.P),
+            "risk": record.excess_risk + 0.5 * noise,
+        }
+    )
     variables = {
         name: (dimensions, np.asarray(values[name]), {"long_name": LONG_NAMES[name]})
-        for name, dimensions in DIMENSIONS.items()
+        for name, dimensions in (DIMENSIONS | {name: OPTIONAL[name] for name in others}).items()
     }
     variables["status"][2].update(STATUS_ATTRIBUTES)
     replicas, _, p, k = np.shape(record.M)

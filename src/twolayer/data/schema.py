@@ -24,6 +24,13 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "overlap_time": ("replica", "r"),
 }
 
+# Variables that some descriptions have.
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    "particle_a": ("replica", "time", "particle"),
+    "particle_M": ("replica", "time", "particle", "r"),
+    "particle_q": ("replica", "time", "particle"),
+}
+
 LONG_NAMES = {
     "Q": "student-student overlaps",
     "M": "student-target overlaps",
@@ -33,6 +40,9 @@ LONG_NAMES = {
     "excess_risk": "population risk above the noise floor",
     "risk_error": "bound on the numerical error of the risk",
     "overlap_error": "bound on the numerical error of any overlap",
+    "particle_a": "output weights of the particles",
+    "particle_M": "overlaps of the particles with the target",
+    "particle_q": "squared lengths of the particles outside of the target's span",
     "status": "how the replica ended",
     "crossing_time": "first time at which the excess risk is at most the threshold",
     "overlap_time": "first time at which the cosine of a neuron with the target direction reaches the threshold",
@@ -67,7 +77,8 @@ def validate(dataset: "xr.Dataset") -> None:
         raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
     if int(schema) > SCHEMA:
         raise InvalidInput(f"This result has schema {schema}, but this version reads up to {SCHEMA}: update twolayer.")
-    for name, dimensions in DIMENSIONS.items():
+    present = {name: dimensions for name, dimensions in OPTIONAL.items() if name in dataset}
+    for name, dimensions in (DIMENSIONS | present).items():
         if name not in dataset:
             raise InvalidInput(f"This result lacks the variable `{name}`.")
         if dataset[name].dims != dimensions:

@@ -92,14 +92,19 @@ class AbstractRule(AbstractEngine):
         return (dataclasses.replace(self, others=()), *self.others)
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        fine, *others = results
-        weights = (SAFETY, DOUBT)
+        return by_coarser(results, self.floor)
 
-        def error(x: Any, *coarse: Any) -> Any:
-            spread = sum(weight * abs(x - y) for weight, y in zip(weights, coarse, strict=False))
-            return spread + self.floor * (1.0 + abs(x))
 
-        return Estimate(fine, jax.tree.map(error, fine, *others))
+def by_coarser(results: tuple[Any, ...], floor: float) -> Estimate:
+    """The first of the results, and as its error how far it is from the others, which are coarser and coarser."""
+    fine, *others = results
+    weights = (SAFETY, DOUBT)
+
+    def error(x: Any, *coarse: Any) -> Any:
+        spread = sum(weight * abs(x - y) for weight, y in zip(weights, coarse, strict=False))
+        return spread + floor * (1.0 + abs(x))
+
+    return Estimate(fine, jax.tree.map(error, fine, *others))
 
 
 E = TypeVar("E", bound=AbstractRule)

@@ -211,8 +211,9 @@ def increment_rates(problem: Problem, training: SGD) -> Float[Array, "entries ro
     """The matrix that takes the parts of an increment to the increment of (a, M, Q), divided by gamma_d / p."""
     p, k = problem.p, problem.k
     pairs = p * (p + 1) // 2
-    own = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.ones(p * k + pairs)]))
-    square = jnp.concatenate([jnp.zeros((p + p * k, pairs)), training.learning_rate / p * jnp.eye(pairs)])
+    first = 1.0 if training.trains_first else 0.0
+    own = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.full(p * k + pairs, first)]))
+    square = jnp.concatenate([jnp.zeros((p + p * k, pairs)), first * training.learning_rate / p * jnp.eye(pairs)])
     return jnp.concatenate([own, square], axis=1)
 
 

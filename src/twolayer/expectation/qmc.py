@@ -39,6 +39,18 @@ def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
     return ndtri(np.clip(uniforms, 2.0**-54, 1.0 - 2.0**-54))
 
 
+def by_scatter(results: tuple[Any, ...]) -> Estimate:
+    """The mean of the results of independent clouds, and a quantile of its standard error."""
+    count = len(results)
+    value = jax.tree.map(lambda *x: sum(x) / count, *results)
+
+    def standard_error(mean: Any, *x: Any) -> Any:
+        return (sum((one - mean) ** 2 for one in x) / (count * (count - 1))) ** 0.5
+
+    error = jax.tree.map(lambda mean, *x: T_QUANTILE * standard_error(mean, *x) + 1e-15, value, *results)
+    return Estimate(value, error)
+
+
 class AbstractCloud(AbstractEngine):
     """Several clouds of points, the same at every call, so that the moments are a fixed function of the overlaps.
 
@@ -58,14 +70,7 @@ class AbstractCloud(AbstractEngine):
         return tuple(type(self)(normals[None], self.is_kinked) for normals in self.normals)  # pyright: ignore[reportCallIssue]
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        count = len(results)
-        value = jax.tree.map(lambda *x: sum(x) / count, *results)
-
-        def standard_error(mean: Any, *x: Any) -> Any:
-            return (sum((one - mean) ** 2 for one in x) / (count * (count - 1))) ** 0.5
-
-        error = jax.tree.map(lambda mean, *x: T_QUANTILE * standard_error(mean, *x) + 1e-15, value, *results)
-        return Estimate(value, error)
+        return by_scatter(results)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         normals = self.normals.reshape(-1, self.normals.shape[-1])
@@ -77,7 +82,8 @@ def _has_kinks(problem: Problem) -> bool:
     return bool(problem.student.activation.kinks) or not problem.target.is_smooth
 
 
-def _within_reach(problem: Problem) -> Suits:
+def within_reach(problem: Problem) -> Suits:
+    """Whether a cloud of points reaches where the averages of the target are made."""
     if tail_share(problem.target, REACH) > TAIL:
         return Suits(False, f"the target's average is made by fields beyond {REACH:g} deviations, where no points are")
     return Suits(True)
@@ -94,7 +100,7 @@ class Cloud(AbstractCloud):
         fields = problem.p + problem.k
         if fields > MAX_FIELDS:
             return Suits(False, f"{fields} fields, limit {MAX_FIELDS}")
-        return _within_reach(problem)
+        return within_reach(problem)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Cloud":
@@ -116,7 +122,7 @@ class MonteCarlo(AbstractCloud):
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
-        return _within_reach(problem)
+        return within_reach(problem)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "MonteCarlo":

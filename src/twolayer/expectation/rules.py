@@ -17,6 +17,8 @@ from twolayer.problem import AbstractTarget
 RANGE = 10.0
 # Orders to try for a function of that many fields, from cheap to dear.
 ORDERS = {1: (16, 24, 32, 48, 64, 96, 128), 2: (12, 16, 24, 32, 48, 64), 3: (12, 16, 20, 24, 32)}
+# Nodes for the cosine of two directions: at least so many that two coarser rules differ from it, and at most.
+LEAST_COSINES, MOST_COSINES = 4, 32
 
 
 class Rule(NamedTuple):
@@ -99,6 +101,56 @@ def line_rule(breaks: Float[Array, " breaks"], rule: Rule) -> tuple[Float[Array,
     nodes = 0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x[None, :]
     weights = half[:, None] * w[None, :] * jnp.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
     return nodes.ravel(), weights.ravel()
+
+
+def panel_rule(root: Float[np.ndarray, "k k"], kinks: tuple[float, ...], rule: Rule, dropped: float = 1e-24) -> Rule:
+    """A product rule for independent standard normals g whose fields ``root @ g`` meet kinks, points (points, k).
+
+    Field after field, the Gauss-Legendre rule on the panels between the kinks: where they stand in one normal depends
+    on those before it, since ``root`` is triangular. A function with kinks there is integrated as if it had none.
+    """
+    x, w = np.asarray(rule.points), np.asarray(rule.weights)
+    points, weights = np.zeros((1, 0)), np.ones(1)
+    for field, row in enumerate(root):
+        places = (np.asarray(kinks)[None, :] - (points @ row[:field])[:, None]) / row[field]
+        edge = np.full((len(points), 1), RANGE)
+        ends = np.concatenate([-edge, np.sort(np.clip(places, -RANGE, RANGE), axis=1), edge], axis=1)
+        half = 0.5 * np.diff(ends, axis=1)
+        nodes = (0.5 * (ends[:, 1:] + ends[:, :-1])[:, :, None] + half[:, :, None] * x).reshape(len(points), -1)
+        shares = (half[:, :, None] * w).reshape(len(points), -1) * np.exp(-0.5 * nodes**2) / np.sqrt(2.0 * np.pi)
+        before = np.repeat(points[:, None, :], nodes.shape[1], axis=1)
+        points = np.concatenate([before, nodes[:, :, None]], axis=2).reshape(-1, field + 1)
+        weights = (weights[:, None] * shares).ravel()
+        kept = weights > dropped
+        points, weights = points[kept], weights[kept]
+    return Rule(points, weights)
+
+
+def _cosine_recurrence(dimension: int, order: int) -> np.ndarray:
+    r"""Of the monic polynomials orthogonal under :math:`(1 - \rho^2)^{(D-3)/2}`: squared norms, one over the other."""
+    j = np.arange(1.0, order + 1)
+    below = (2.0 * j + dimension - 2.0) * (2.0 * j + dimension - 4.0)
+    return np.concatenate([[1.0 / dimension], (j * (j + dimension - 3.0))[1:] / below[1:]])
+
+
+@lru_cache(maxsize=64)
+def cosine_rule(order: int, dimension: int) -> Rule:
+    r"""Gauss's rule for the cosine :math:`\rho = g \cdot g'` of two independent directions in D dimensions.
+
+    Its density is proportional to :math:`(1 - \rho^2)^{(D-3)/2}` (Gauss-Jacobi with both exponents (D-3)/2). In one
+    dimension the cosine is a sign, and two nodes are exact.
+    """
+    if dimension == 1:
+        return Rule(np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
+    beside = np.sqrt(_cosine_recurrence(dimension, order - 1)[: order - 1])
+    nodes, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))
+    return Rule(nodes, vectors[0] ** 2)
+
+
+def cosine_order(dimension: int, rtol: float) -> int:
+    """The order whose rule has this relative error on a function that is analytic within distance one of [-1, 1]."""
+    norms = np.cumprod(_cosine_recurrence(dimension, MOST_COSINES))
+    return max(LEAST_COSINES, int(np.argmax(np.append(norms[:-1], 0.0) < rtol)) + 1)
 
 
 def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[int, float]:

@@ -20,7 +20,7 @@ from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.simulation import DirectSGD
 from twolayer.theory import SaadSolla
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
 from twolayer.verbs import compare
 from twolayer.verbs.evolve import save_times
 
@@ -65,7 +65,9 @@ class RunSpec(eqx.Module):
     """
 
     problem: Problem = leaf(instance("problem", Problem, "a Problem"))
-    training: SGD = leaf(instance("training", SGD, "a training method such as SGD(learning_rate=0.5)"))
+    training: SGD | Schedule = leaf(
+        instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")
+    )
     descriptions: tuple[AbstractDescription, ...] = leaf(_as_descriptions, default=(DirectSGD(), SaadSolla()))
     until: Any = leaf(number("until", above=0.0), default=20.0)
     save: Any = static(_as_save, default=100)
@@ -74,6 +76,13 @@ class RunSpec(eqx.Module):
     risk_threshold: Any = leaf(number("risk_threshold", above=0.0, optional=True), default=None)
     overlap_threshold: Any = leaf(number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None)
     title: str = static(_as_title, default="")
+
+    @property
+    def method(self) -> SGD:
+        """The training, where one method is asked about and not a schedule of several."""
+        if isinstance(self.training, Schedule):
+            raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
+        return self.training
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
@@ -152,10 +161,15 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
     whole = {
         "problem": decode(data["problem"], Problem, "problem"),
-        "training": decode(data["training"], SGD, "training"),
+        "training": decode(data["training"], _kind_of_training(data["training"]), "training"),
         "title": _as_title(data.get("title", "")),
     }
     return decode(whole | asked, RunSpec, "run")
+
+
+def _kind_of_training(table: Any) -> type:
+    """A table of phases is a schedule; any other is SGD."""
+    return Schedule if isinstance(table, dict) and "phases" in table else SGD
 
 
 def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:

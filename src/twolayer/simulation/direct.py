@@ -92,6 +92,9 @@ def update(
     """
     W, V, a = weights
     rate = training.learning_rate / problem.d
+    a = a - training.layer_ratio * rate * gradient[1]
+    if not training.trains_first:
+        return Weights(W, V, a)
     move = -rate * gradient[0]
     if training.has_momentum:
         move = V = training.momentum * V + move
@@ -99,7 +102,7 @@ def update(
     W = (1.0 - decay) * W + move
     if training.is_spherical:
         W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
-    return Weights(W, V, a - training.layer_ratio * rate * gradient[1])
+    return Weights(W, V, a)
 
 
 class _Layout(NamedTuple):

@@ -158,7 +158,8 @@ def pulls(problem: Problem, training: SGD, lam: Array, lam_star: Array, a: Array
 
     by_field, by_weight = jax.grad(loss, argnums=(0, 1))(lam, a)
     rate = training.learning_rate / problem.d
-    return -rate * by_field, -training.layer_ratio * rate * by_weight
+    pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
+    return pull, -training.layer_ratio * rate * by_weight
 
 
 def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
@@ -172,7 +173,9 @@ def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | 
 def moved(setting: Setting, state: State) -> State:
     """Before the batch is added: weight decay, and the velocity joins the weights."""
     problem, training = setting.problem, setting.training
-    keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
+    keep = 1.0
+    if training.trains_first:
+        keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
     if not training.has_momentum:
         return State(keep * state.M, keep * state.L, state.a)
     p = problem.p

@@ -121,6 +121,8 @@ def map_step(
     value, slopes = jax.value_and_grad(risk, argnums=(0, 1, 2))(M, L, a)
     dM, dL = -rate * slopes[0], -rate * slopes[1]
     da = -training.layer_ratio * rate * slopes[2]
+    if not training.trains_first:
+        return Frame(frame.M, frame.L, a + da), value
 
     def phi_hd(scale: Array) -> Array:
         overlaps = Overlaps(scale * (M @ M.T + L @ L.T), scale * (M @ chol.T), scale * P, a)

@@ -55,16 +55,22 @@ def mean_increments(
     .. math:: D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad D_a \psi, \qquad \kappa\,\chi
 
     for Q, M and a, without weight decay and before rows are brought back; ``variance`` multiplies the second term.
+    Q and M stay where only the second layer is trained.
     """
     a = overlaps.a
+    da = training.layer_ratio * moments.chi
+    if not training.trains_first:
+        return Change(jnp.zeros_like(overlaps.Q), jnp.zeros_like(overlaps.M), da)
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
     psi_var = a[:, None] * moments.phi_hd * a[None, :]
     dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var)
-    return Change(dQ, a[:, None] * moments.psi, training.layer_ratio * moments.chi)
+    return Change(dQ, a[:, None] * moments.psi, da)
 
 
 def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
-    r"""With weight decay: :math:`-2p\lambda_w Q` and :math:`-p\lambda_w M` are added."""
+    r"""With weight decay, where the first layer is trained: :math:`-2p\lambda_w Q`, :math:`-p\lambda_w M` are added."""
+    if not training.trains_first:
+        return change
     decay = problem.p * training.weight_decay
     return Change(change.Q - 2.0 * decay * overlaps.Q, change.M - decay * overlaps.M, change.a)
 
@@ -113,4 +119,4 @@ def drift(
     :cite:t:`saad1995`; normalisation of :cite:t:`arnaboldi2023`.
     """
     change = decayed(problem, training, overlaps, mean_increments(problem, training, overlaps, moments, variance))
-    return tangent(overlaps, change) if training.is_spherical else change
+    return tangent(overlaps, change) if training.is_spherical and training.trains_first else change

@@ -15,13 +15,14 @@ from twolayer.training import SGD
 
 
 def moving_entries(problem: Problem, training: SGD) -> np.ndarray:
-    """Which entries of the vector fluctuate: not a frozen second layer, not lengths on the sphere."""
+    """Which entries of the vector fluctuate: not those of a frozen layer, not lengths on the sphere."""
     p, k = problem.p, problem.k
     rows, columns = np.triu_indices(p)
     ratio = training.layer_ratio
-    has_both = not (isinstance(ratio, float) and ratio == 0.0)
+    moves_second = not (isinstance(ratio, float) and ratio == 0.0)
     free = np.ones(len(rows), bool) if not training.is_spherical else rows != columns
-    return np.flatnonzero(np.concatenate([np.full(p, has_both), np.ones(p * k, bool), free]))
+    first = np.full(p * k + len(rows), training.trains_first)
+    return np.flatnonzero(np.concatenate([np.full(p, moves_second), np.append(np.ones(p * k, bool), free) & first]))
 
 
 def noise_covariance(
@@ -96,9 +97,10 @@ def corrections(
     decay = training.weight_decay * p * size * n_b
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
     dQ = size * a[:, None] * symmetrise(bracket) * a[None, :] + decay * (p * training.weight_decay * Q - psi_gf)
+    dQ = dQ if training.trains_first else jnp.zeros_like(Q)
     total = Change(dQ, jnp.zeros_like(M), jnp.zeros_like(a))
 
-    if training.is_spherical:
+    if training.is_spherical and training.trains_first:
         F = pack(decayed(problem, training, overlaps, mean))
         S = size * (covariance + n_b * F[:, None] * F[None, :])
         curved = _second_order(overlaps, S)

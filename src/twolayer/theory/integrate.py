@@ -27,19 +27,23 @@ def solve(
     stop: Callable[[Any, Any], Any],
     locate: bool = False,
     is_coarse: bool = False,
+    landing: Any = None,
 ) -> Solution:
     """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``.
 
     By the eighth-order method of Dormand and Prince, or the fifth-order one of Tsitouras when the right-hand side is
     ``is_coarse``: known to few digits, or not smooth, so that a high order is wasted on it.
 
-    Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation.
+    Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation;
+    with other times to land on, ``landing``, the values between are interpolated.
     ``stop(y, args)`` ends the integration when it turns true or, with ``locate``, when it crosses zero, at the root.
     """
     import diffrax
     import optimistix
 
-    controller = diffrax.ClipStepSizeController(diffrax.PIDController(rtol=rtol, atol=atol), step_ts=times)
+    controller = diffrax.ClipStepSizeController(
+        diffrax.PIDController(rtol=rtol, atol=atol), step_ts=times if landing is None else landing
+    )
     event = diffrax.Event(
         lambda t, y, args, **_: stop(y, args), optimistix.Newton(rtol=1e-10, atol=1e-10) if locate else None
     )

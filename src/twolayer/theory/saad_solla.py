@@ -166,7 +166,7 @@ class SaadSolla(AbstractDescription):
         status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
         crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem.k), np.nan)
         for number_done, (threshold, direction) in enumerate(watches):
-            found = np.asarray(_crossings(variants[0], *data, plan.starts, times, threshold, direction))
+            found = np.asarray(crossings(variants[0], *data, plan.starts, times, threshold, direction))
             if direction is None:
                 crossing = found
             else:
@@ -204,15 +204,16 @@ def _trajectories(
 
 
 @eqx.filter_jit
-def _crossings(
+def crossings(
     engine: Chosen,
     description: SaadSolla,
     problem: Problem,
     training: SGD,
     starts: Overlaps,
-    times: Array,
-    threshold: Any,
-    direction: Any,
+    times: Any,
+    thresholds: Any,
+    direction: Any = None,
+    looser: Any = 1.0,
 ) -> Array:
     """The time at which the excess risk, or the overlap with a direction, reaches the threshold; NaN if it does not."""
 
@@ -220,11 +221,11 @@ def _crossings(
         start = Overlaps(Q, M, starts.P, a)
         span = jnp.stack([times[0], times[-1]])
         solution = description.trajectory(
-            engine, problem, training, start, span, threshold=threshold, direction=direction
+            engine, problem, training, start, span, looser, threshold=threshold, direction=direction
         )
         args = _Args(problem, training, engine, starts.P, 1.0, None, threshold, direction)
         watched = _risk_over_threshold if direction is None else _threshold_over_overlap
         is_there = watched((Q, M, a), args) <= 0.0
         return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(threshold))
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))

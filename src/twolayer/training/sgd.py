@@ -75,6 +75,16 @@ class Both(AbstractLayers):
     ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
 
 
+@register
+class Second(AbstractLayers):
+    r"""The second layer is trained, the first is frozen: a convex problem.
+
+    ``ratio`` is the second-layer rate over ``learning_rate``, as for `Both`.
+    """
+
+    ratio: Any = leaf(number("ratio", above=0.0), default=1.0)
+
+
 class AbstractConstraint(eqx.Module):
     """Where the rows of W may go."""
 
@@ -103,7 +113,7 @@ class SGD(eqx.Module):
     batch_size
         :math:`n_b`; 1 by default for fresh samples, the whole set for reused ones.
     reuse, layers, constraint
-        `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First` or `Both`; `Free` or `Sphere`.
+        `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First`, `Both` or `Second`; `Free` or `Sphere`.
     weight_decay, momentum
         :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`,
         :math:`W^+ = W + V^+`.
@@ -114,7 +124,7 @@ class SGD(eqx.Module):
     reuse: AbstractReuse = leaf(
         instance("reuse", AbstractReuse, "Fresh(), Repeated(), LookAhead(rate) or Reused(alpha)")
     )
-    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First() or Both(ratio)"))
+    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First(), Both(ratio) or Second(ratio)"))
     constraint: AbstractConstraint = leaf(instance("constraint", AbstractConstraint, "Free() or Sphere()"))
     weight_decay: Any = leaf(number("weight_decay", low=0.0))
     momentum: Any = leaf(number("momentum", low=0.0, below=1.0))
@@ -156,7 +166,12 @@ class SGD(eqx.Module):
     @property
     def layer_ratio(self) -> Any:
         r""":math:`\kappa`: 0 when the second layer is frozen."""
-        return self.layers.ratio if isinstance(self.layers, Both) else 0.0
+        return self.layers.ratio if isinstance(self.layers, Both | Second) else 0.0
+
+    @property
+    def trains_first(self) -> bool:
+        """Whether the first layer is trained."""
+        return not isinstance(self.layers, Second)
 
     @property
     def has_momentum(self) -> bool:

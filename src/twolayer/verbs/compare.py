@@ -12,8 +12,8 @@ from twolayer.core.precision import double
 from twolayer.data import Finding, judge_account
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
-from twolayer.training import SGD
 from twolayer.verbs.evolve import Interrupted, check_ended, make_plan, run
+from twolayer.verbs.phases import Training, require
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def compare(
     problem: Problem,
-    training: SGD,
+    training: Training,
     descriptions: Any,
     *,
     until: float | int = 20.0,
@@ -60,7 +60,7 @@ def compare(
             description
         )
     named = dict(zip(_names(descriptions), descriptions, strict=True))
-    exactness = {name: each.require(problem, training).exactness for name, each in named.items()}
+    exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     with double():
@@ -98,7 +98,7 @@ def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
 
 
 def _judge(
-    problem: Problem, training: SGD, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
+    problem: Problem, training: Training, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
 ) -> "xr.DataTree":
     import xarray as xr
 

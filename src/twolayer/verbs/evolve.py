@@ -20,7 +20,8 @@ from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
 from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
+from twolayer.verbs.phases import Training, follow, require
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,7 +39,7 @@ class Interrupted(KeyboardInterrupt):
 
 def evolve(
     problem: Problem,
-    training: SGD,
+    training: Training,
     description: AbstractDescription,
     *,
     until: float | int = 20.0,
@@ -57,7 +58,7 @@ def evolve(
     Parameters
     ----------
     problem, training, description
-        What is learned, how the weights move, and by which account we follow it.
+        What is learned, how the weights move (an `SGD`, or a `Schedule` of several), and by which account we follow it.
     until
         The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
     save
@@ -105,7 +106,7 @@ def evolve(
 
 def make_plan(
     problem: Problem,
-    training: SGD,
+    training: Training,
     until: float | int,
     save: Any,
     replicas: Any,
@@ -116,7 +117,7 @@ def make_plan(
 ) -> tuple[Plan, dict[str, Any]]:
     """Check what is asked, and draw the starts; also what was asked in plain numbers, for the record."""
     instance("problem", Problem, "a Problem")(problem)
-    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     until = number("until", above=0.0)(until)
     replicas = count("replicas", high=10**7)(replicas)
     seed = count("seed", low=0, high=2**31 - 1)(seed)
@@ -197,7 +198,7 @@ def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
 
 def run(
     problem: Problem,
-    training: SGD,
+    training: Training,
     description: AbstractDescription,
     plan: Plan,
     told: dict[str, Any],
@@ -206,16 +207,18 @@ def run(
 ) -> tuple["xr.Dataset", bool]:
     """Run one description through a plan and label the record; says whether it was interrupted."""
     instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
-    applies = description.require(problem, training)
+    applies = require(description, problem, training)
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
     if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
     place = None
+    if checkpoint is not None and isinstance(training, Schedule):
+        raise InvalidInput("Argument `checkpoint` is for one training method, but `training` is a Schedule.")
     if checkpoint is not None:
         spec = {"problem": problem, "training": training, "description": description} | told
         place = Checkpoint(checkpoint, f"{content_hash(spec)} on {jax.default_backend()}")
     plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
-    record: Record = description.run(problem, training, plan)
+    record: Record = follow(description, problem, training, plan)
     if place is not None and not record.interrupted:
         place.remove()
     samples = training.clock(problem).samples(plan.steps)

@@ -1,0 +1,186 @@
+r"""Averages over the k fields of the target alone, of products of the target and of functions of one field each.
+
+A unit of given parity, even or odd, is orthogonal to the part of the target of the other parity. The target is folded:
+only its own part enters, on half of the points where the rule is its own mirror image, and the other part adds the
+constant ``rest`` to the risk.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.estimate import Estimate
+from twolayer.core.precision import double
+from twolayer.expectation.base import by_coarser
+from twolayer.expectation.closed.thresholds import thresholds
+from twolayer.expectation.qmc import LOG2_POINTS, MAX_FIELDS, SCRAMBLINGS, by_scatter, scrambled_normals, within_reach
+from twolayer.expectation.rules import (
+    ORDERS,
+    Rule,
+    coarser_orders,
+    legendre_rule,
+    order_for,
+    panel_rule,
+    symmetric_rule,
+    tensor_rule,
+)
+from twolayer.expectation.smoothing import AbstractSmoothing, smoothings
+from twolayer.expectation.tails import tail_share
+from twolayer.expectation.tilted import REACH, TAIL, suits_smooth_target
+from twolayer.problem import AbstractTarget, Problem
+
+# Points that contribute less than this part of the accuracy are left out; some hundred of them stay below rounding.
+DROPPED = 1e-9
+NEGLIGIBLE = 1e-24
+# Nodes on each panel between kinks, for that many target fields.
+PANELS = {1: 48, 2: 32}
+
+
+class TargetRule(eqx.Module):
+    """Points, weights, and the target there (its own part, when units have a parity)."""
+
+    points: Float[Array, "points k"] = eqx.field(converter=jnp.asarray)  # independent standard normals
+    weights: Float[Array, " points"] = eqx.field(converter=jnp.asarray)
+    values: Float[Array, " points"] = eqx.field(converter=jnp.asarray)
+    rest: Float[Array, ""] = eqx.field(converter=jnp.asarray)  # half the mean square of the part that is not seen
+
+    def padded(self, size: int) -> "TargetRule":
+        """The same with points of no weight added."""
+        more = size - len(self.weights)
+        points = jnp.concatenate([self.points, jnp.zeros((more, self.points.shape[1]))])
+        weights, values = (jnp.concatenate([x, jnp.zeros(more)]) for x in (self.weights, self.values))
+        return TargetRule(points, weights, values, self.rest)
+
+
+class Member(NamedTuple):
+    """A way to average over the target's fields, together with the smoothed activation that is averaged."""
+
+    rule: TargetRule
+    smoothing: AbstractSmoothing
+
+
+class OverTarget(eqx.Module):
+    """Several members: the finest, independent clouds beside it if it is one, and coarser ones."""
+
+    members: tuple[Member, ...]
+    clouds: int = eqx.field(static=True)  # how many of them are independent clouds; one means a rule without chance
+    rtol: float = eqx.field(static=True)
+    name: str = eqx.field(static=True)
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        """Value and error from the results of the members."""
+        first, floor = results[0], self.members[0].smoothing.floor
+        coarser = by_coarser((first, *results[self.clouds :]), floor)
+        if self.clouds == 1:
+            return coarser
+        scattered = by_scatter(results[: self.clouds])
+        return Estimate(scattered.value, jax.tree.map(lambda x, y: x + y, scattered.error, coarser.error))
+
+
+def kind_of_rule(problem: Problem) -> tuple[str, str]:
+    r"""Which kind of points serves the target's fields, "hermite", "panels" or "cloud", or "" and the reason why none.
+
+    Kinks of the target's units are known, and panels end there. So does the kink at zero of a student when k = 1, since
+    :math:`u \propto \lambda^\star`. Otherwise every unit has its kinks elsewhere, and only the noise outside of the
+    target's span smooths them.
+    """
+    target, units, kinks = problem.target, problem.target.units, problem.student.activation.kinks
+    if target.is_smooth and not (target.k == 1 and 0.0 in kinks) and suits_smooth_target(problem).ok:
+        return "hermite", ""
+    is_known = (target.k == 1 and target.is_smooth) or (units is not None and bool(units.activation.kinks))
+    if is_known and target.k in PANELS and tail_share(target, REACH) <= TAIL:
+        return "panels", ""
+    if target.k > MAX_FIELDS:
+        return "", f"{target.k} target fields, limit {MAX_FIELDS}"
+    reach = within_reach(problem)
+    return ("cloud" if reach.ok else "", reach.reason)
+
+
+def over_target(problem: Problem, rtol: float, padded: bool) -> OverTarget:
+    """The members for a problem, sized for the relative accuracy; ``padded`` ones compile to one program."""
+    kind, _ = kind_of_rule(problem)
+    finest, *coarser = smoothings(problem.student.activation, rtol)
+    if kind == "cloud":
+        clouds = [_cloud(problem, seed) for seed in range(SCRAMBLINGS)]
+        members = [Member(rule, finest) for rule in clouds] + [Member(clouds[0], each) for each in coarser]
+        name = f"randomised QMC, {2**LOG2_POINTS} points x {SCRAMBLINGS} scramblings, {problem.k} target fields"
+        has_kinks = bool(problem.student.activation.kinks) or not problem.target.is_smooth
+        return OverTarget(tuple(members), SCRAMBLINGS, 1e-4 if has_kinks else 1e-7, f"{name}; {finest.name}")
+    rules, name = _hermite(problem, rtol) if kind == "hermite" else _panels(problem)
+    folded = [_folded(problem, rule, DROPPED * rtol) for rule in rules]
+    if padded:
+        size = max(len(rule.weights) for rule in folded)
+        folded = [rule.padded(size) for rule in folded]
+    steps = [finest, *coarser] if coarser else [finest] * len(folded)
+    members = [Member(rule, each) for rule, each in zip(folded, steps, strict=True)]
+    return OverTarget(tuple(members), 1, 0.0, f"{name}; {finest.name}")
+
+
+def _root(problem: Problem) -> Float[np.ndarray, "k k"]:
+    return np.linalg.cholesky(np.asarray(problem.P))
+
+
+def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
+    k, activation = problem.k, problem.student.activation
+    units = thresholds(activation)
+    if activation.kinks:
+        order = ORDERS[k][-1]
+    else:
+        # A unit that has found a direction of the target varies over its noise, in units of that direction's length.
+        noise = float(units.noise.min()) if units is not None else 1.0
+        longest = max(1.0, float(np.linalg.eigvalsh(np.asarray(problem.P)).max()))
+        order, _ = order_for(problem.target, rtol, (noise / longest) ** 0.5)
+    orders = (order, *coarser_orders(order))
+    name = f"Gauss-Hermite {order}^{k}"
+    if not activation.parity:
+        return [tensor_rule(n, k) for n in orders], name
+    rules = []
+    for n in orders:
+        half, centre = symmetric_rule(n, k, NEGLIGIBLE)
+        points = np.concatenate([half.points, np.zeros((1, k))])
+        rules.append(Rule(points, np.append(2.0 * half.weights, centre)))
+    return rules, name
+
+
+def _panels(problem: Problem) -> tuple[list[Rule], str]:
+    units = problem.target.units
+    kinks = set(units.activation.kinks if units is not None else ())
+    if problem.k == 1:
+        # More panels than kinks: one direction is cheap, and an oscillating target is resolved as well.
+        kinks |= {-3.0, 0.0, 3.0}
+    nodes = PANELS[problem.k]
+    panels = [legendre_rule(n) for n in (nodes, *coarser_orders(nodes))]
+    rules = [panel_rule(_root(problem), tuple(sorted(kinks)), panel) for panel in panels]
+    return rules, f"Gauss-Legendre {nodes}^{problem.k} between kinks"
+
+
+def _cloud(problem: Problem, seed: int) -> TargetRule:
+    points = scrambled_normals(problem.k, LOG2_POINTS, seed)
+    return _folded(problem, Rule(points, np.full(len(points), 1.0 / len(points))))
+
+
+def _folded(problem: Problem, rule: Rule, dropped: float = 0.0) -> TargetRule:
+    """The rule with the target's values; of the student's parity alone, if it has one.
+
+    Points are left out where the weight times all that may be averaged there is below ``dropped``.
+    """
+    target, activation = problem.target, problem.student.activation
+    fields = rule.points @ _root(problem).T
+    plus, minus = _values(target, fields), _values(target, -fields)
+    size = (1.0 + plus**2 + minus**2) * (1.0 + np.sum(rule.points**2, axis=1)) ** (activation.growth + 1)
+    kept = rule.weights * size > dropped
+    points, weights, plus, minus = rule.points[kept], rule.weights[kept], plus[kept], minus[kept]
+    parity = activation.parity
+    if not parity:
+        return TargetRule(points, weights, plus, 0.0)
+    rest = 0.125 * weights @ (plus - parity * minus) ** 2
+    return TargetRule(points, weights, 0.5 * (plus + parity * minus), rest)
+
+
+def _values(target: AbstractTarget, fields: Float[np.ndarray, "points k"]) -> Float[np.ndarray, " points"]:
+    with double():
+        return np.asarray(target(jnp.asarray(fields)))

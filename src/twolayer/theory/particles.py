@@ -1,0 +1,384 @@
+r"""Students as clouds of particles: what the mean-field limits have in common.
+
+A unit is a point :math:`(a, b, s)`: its output weight, its components :math:`b = P^{-1/2} m` along the target's
+directions (:math:`P^{1/2}` the Cholesky factor), and the length :math:`s = \sqrt{q}` of its part outside of their span.
+The risk R is a function of the particles alone, and the flow of n of them is the gradient flow
+
+.. math:: (\dot a, \dot b, \dot s) = -n\,(\kappa\,\partial_a,\ \partial_b,\ \partial_s)\,R
+
+which in the overlaps reads :math:`\dot m = -n P\,\partial_m R,\ \dot q = -4 n q\,\partial_q R`: the Wasserstein
+gradient flow of R in the coordinates :math:`(P^{-1/2} m, \sqrt q)`. Outside of the span a unit keeps its direction.
+"""
+
+import abc
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.estimate import Estimate
+from twolayer.core.fields import as_data
+from twolayer.core.random import Purpose, purpose_key
+from twolayer.description import Applies, Exactness, Plan, Record, Status, first_crossings
+from twolayer.expectation import Auto
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.errors import NUDGE
+from twolayer.theory.integrate import Solution, solve
+from twolayer.theory.saad_solla import LOOSER
+from twolayer.theory.scope import refusal
+from twolayer.training import SGD
+
+if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+    from typing import ClassVar as AbstractVar
+else:
+    from equinox import AbstractVar
+
+# Beyond, the variance of the gradient is no small correction.
+LARGEST_RATE = 0.5
+# A part outside of the target's span below this part of the squared length is rounding.
+NULL = 1e-14
+# Replicas go one after the other, each at its own pace, when one evaluation computes more numbers or they are fewer.
+HEAVY, MANY = 2**16, 16
+
+
+class Particles(NamedTuple):
+    """Units as points, along the last axis but that of k; leading axes are replicas or times."""
+
+    a: Float[Array, "*n particles"]
+    b: Float[Array, "*n particles k"]
+    s: Float[Array, "*n particles"]
+
+
+class AbstractLandscape(eqx.Module):
+    """The risk as a function of the particles, in some limit, by some variant of its averages."""
+
+    # Numbers computed in one evaluation.
+    work: AbstractVar[int]
+
+    @abc.abstractmethod
+    def risk(self, particles: Particles) -> Float[Array, ""]:
+        """The excess risk."""
+
+    @abc.abstractmethod
+    def force(self, particles: Particles) -> Particles:
+        """Minus n times the gradient of the risk."""
+
+
+class Landscapes(NamedTuple):
+    """Variants of one landscape, and how results from all of them combine to a value and an error."""
+
+    variants: tuple[AbstractLandscape, ...]
+    combine: Any  # results of the variants -> Estimate
+    rtol: float  # the relative accuracy below which integrating further is wasted
+    name: str
+    cheapest: int = 0  # the variant on which the integrator is judged: its error hardly depends on the rule
+
+
+class Accuracy(NamedTuple):
+    """The tolerances of the integrator per step, and the steps after which it gives up."""
+
+    rtol: Any
+    atol: Any
+    max_steps: int
+
+    def at_least(self, rtol: float) -> "Accuracy":
+        """Not finer than averages that are themselves approximate."""
+        return Accuracy(np.maximum(self.rtol, rtol), np.maximum(self.atol, 0.01 * rtol), self.max_steps)
+
+    def looser(self, factor: float) -> "Accuracy":
+        """The same with tolerances so many times as large."""
+        return self._replace(rtol=np.asarray(factor * self.rtol), atol=np.asarray(factor * self.atol))
+
+
+# --------------------------------------------------------------------------------- between overlaps and particles
+
+
+def as_particles(overlaps: Overlaps) -> tuple[Particles, Float[Array, "p p"]]:
+    """The units of a student, and the cosines between their parts outside of the target's span."""
+    root = jnp.linalg.cholesky(overlaps.P)
+    b = jax.scipy.linalg.solve_triangular(root, overlaps.M.T, lower=True).T
+    lengths = jnp.diagonal(overlaps.Q)
+    q = lengths - jnp.sum(b**2, axis=1)
+    s = jnp.sqrt(jnp.where(q > NULL * lengths, q, 0.0))
+    sizes = s[:, None] * s[None, :]
+    cosines = jnp.where(sizes > 0.0, (overlaps.Q - b @ b.T) / jnp.where(sizes > 0.0, sizes, 1.0), 0.0)
+    return Particles(overlaps.a, b, s), jnp.where(jnp.eye(len(s), dtype=bool), 1.0, cosines)
+
+
+def as_overlaps(
+    particles: Particles, cosines: Float[Array, "p p"], root: Float[Array, "k k"]
+) -> tuple[Float[Array, "p p"], Float[Array, "p k"]]:
+    r"""Q and M of units that keep their directions, :math:`Q_{ij} = b_i \cdot b_j + s_i s_j\,\Xi_{ij}`."""
+    _, b, s = particles
+    return b @ b.T + s[:, None] * s[None, :] * cosines, b @ root.T
+
+
+def draw_particles(problem: Problem, plan: Plan, number: int | None) -> tuple[Particles, Float[Array, "replicas p p"]]:
+    """Each replica's own units, followed by those of further students drawn from the law of the start."""
+    own, cosines = _own_units(plan.starts)
+    students = 1 if number is None else -(-number // problem.p)
+    if students == 1:
+        return own, cosines
+    drawn = _draw_students(as_data(problem), plan.keys, np.arange(1, students))
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), own, drawn), cosines
+
+
+@eqx.filter_jit
+def _own_units(starts: Overlaps) -> tuple[Particles, Array]:
+    return jax.vmap(lambda Q, M, a: as_particles(Overlaps(Q, M, starts.P, a)))(starts.Q, starts.M, starts.a)
+
+
+@eqx.filter_jit
+def _draw_students(problem: Problem, keys: Any, numbers: Any) -> Particles:
+    def one(key: Any) -> Particles:
+        stream = purpose_key(key, Purpose.PARTICLES)
+
+        def student(number: Array) -> Particles:
+            return as_particles(problem.draw(jax.random.fold_in(stream, number)))[0]
+
+        students = jax.lax.map(student, jnp.asarray(numbers), batch_size=max(1, 2**16 // problem.p**2))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), students)
+
+    return jax.lax.map(one, keys)
+
+
+# ----------------------------------------------------------------------------------------------- the motion
+
+
+def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> Particles:
+    r"""The velocities of the particles under a force, the decay of weights and the constraint.
+
+    .. math:: \dot a = \kappa f_a, \qquad \dot w = f_w - p \lambda_w w, \qquad w = (b, s)
+
+    On the sphere the part of :math:`\dot w` along w is taken away, which keeps :math:`|b|^2 + s^2` as it is.
+    """
+    a, b, s = particles
+    decay = p * training.weight_decay
+    db, ds = force.b - decay * b, force.s - decay * s
+    if training.is_spherical:
+        # The length at hand, not the initial one: a deviation by rounding would grow where the rows would shrink.
+        lengths = jnp.sum(b**2, axis=1) + s**2
+        growth = (jnp.sum(b * db, axis=1) + s * ds) / lengths
+        db, ds = db - growth[:, None] * b, ds - growth * s
+    if not training.trains_first:
+        db, ds = jnp.zeros_like(b), jnp.zeros_like(s)
+    ratio = training.layer_ratio
+    # An exact zero is structure: what it switches off is not computed.
+    da = jnp.zeros_like(a) if isinstance(ratio, float) and ratio == 0.0 else ratio * force.a
+    return Particles(da, db, ds)
+
+
+class _Args(eqx.Module):
+    landscape: AbstractLandscape
+    training: SGD
+    p: int = eqx.field(static=True)
+    limit: Any
+    threshold: Any
+
+
+def _field(t: Any, state: Particles, args: _Args) -> Particles:
+    return velocity(args.training, args.p, state, args.landscape.force(state))
+
+
+def _has_diverged(state: Particles, args: _Args) -> Array:
+    longest = jnp.max(jnp.sum(state.b**2, axis=1) + state.s**2)
+    return jnp.maximum(longest, jnp.max(state.a**2)) > args.limit
+
+
+def _risk_over_threshold(state: Particles, args: _Args) -> Array:
+    return args.landscape.risk(state) - args.threshold
+
+
+def trajectory(
+    landscape: AbstractLandscape,
+    training: SGD,
+    p: int,
+    start: Particles,
+    times: Float[Array, " times"],
+    accuracy: Accuracy,
+    limit: Any = jnp.inf,
+    threshold: Any = None,
+    landing: Any = None,
+) -> Solution:
+    """The flow from one start: pure JAX, to be mapped and differentiated. Arguments as those of `SaadSolla`'s."""
+    locate = threshold is not None
+    args = _Args(landscape, training, p, limit, threshold)
+    stop = _risk_over_threshold if locate else _has_diverged
+    # The lower order of the two: steps are as often ended by a save point as by the tolerance.
+    return solve(_field, start, times, args, *accuracy, stop, locate, is_coarse=True, landing=landing)
+
+
+# ------------------------------------------------------------------------------------------------ the record
+
+
+def mean_field_applies(
+    problem: Problem, training: SGD, exactness: Exactness, particles: int | None, also: tuple[str, ...]
+) -> Applies:
+    """Whether one-pass SGD of this student follows a mean-field flow; ``also`` are further errors to state."""
+
+    def no(reason: str) -> Applies:
+        return Applies(False, exactness, reason)
+
+    reason = refusal(problem, training, Auto(), ())
+    if reason:
+        return no(reason)
+    rate = float(training.learning_rate) / problem.p
+    if rate > LARGEST_RATE:
+        return no(f"it is gradient flow, gamma/p << 1, but gamma/p is {rate:.3g}; `SaadSolla` keeps the variance.")
+    step = float(training.clock(problem).time_per_step)
+    if step > LARGEST_RATE:
+        return no(f"it is gradient flow, but one step takes the time gamma n_b/(p d) = {step:.3g}, which is not small.")
+    if particles is not None and particles < problem.p:
+        return no(f"`particles` must be at least the student's width p = {problem.p}, but is {particles}.")
+    own = f"O(1/p) = {1 / problem.p:.2g}" if particles is None else f"O(1/sqrt p) = {problem.p**-0.5:.2g}"
+    errors = [own, f"O(gamma/p) = {rate:.2g}", *also]
+    return Applies(True, exactness, f"error {', '.join(errors)}, each times a constant")
+
+
+def follow(
+    landscapes: Landscapes,
+    problem: Problem,
+    training: SGD,
+    plan: Plan,
+    starts: Particles,
+    cosines: Float[Array, "replicas p p"],
+    accuracy: Accuracy,
+) -> Record:
+    """The flow from all starts by every variant, with the errors of the averages and of the integrator."""
+    variants = landscapes.variants
+    p, number = problem.p, starts.s.shape[1]
+    asked = plan.risk_threshold is not None
+    work = len(variants) + 2 + asked
+    accuracy = accuracy.at_least(landscapes.rtol)
+    data, limit = as_data(training), np.asarray(plan.limit)
+    done = 0
+
+    def paths(variant: AbstractLandscape, looser: float, begin: Particles, landing: Any) -> Any:
+        nonlocal done
+        sizes = accuracy.looser(looser)
+        found = _trajectories(variant, data, p, begin, cosines, plan.starts.P, plan.times, landing, sizes, limit)
+        done += 1
+        plan.progress(done / work)
+        return jax.device_get(found)
+
+    results = [paths(variant, 1.0, starts, plan.times) for variant in variants]
+    cheapest, few = landscapes.cheapest, _thinned(plan.times)
+    loose = [paths(variants[cheapest], LOOSER, _nudged(starts, sign), few)[0] for sign in (1.0, -1.0)]
+    combined: Estimate = landscapes.combine(tuple(result for result, _, _ in results))
+
+    def apart(fine: Any, one: Any, other: Any) -> Any:
+        """How far the looser solutions are; not less than what a single step may be wrong by."""
+        return np.maximum(np.abs(fine - one), np.abs(fine - other)) + accuracy.rtol * np.abs(fine) + accuracy.atol
+
+    integration = jax.tree.map(apart, results[cheapest][0], *loose)
+    # What has once gone apart may come together again at a common fixed point: the error does not shrink with time.
+    error = jax.tree.map(lambda x, y: np.maximum.accumulate(x + y, axis=1), combined.error, integration)
+    value = jax.tree.map(np.asarray, combined.value)
+    entries = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in (*error[0], *error[2])]
+    finished = np.all([np.asarray(ended) for _, ended, _ in results], axis=0)
+    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
+    status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
+    crossing = np.full(plan.replicas, np.nan)
+    if asked:
+        sizes = accuracy.looser(1.0)
+        crossing = np.asarray(_crossings(variants[0], data, p, starts, plan.times, sizes, plan.risk_threshold))
+        plan.progress(1.0)
+    (Q, M, a), risk, (all_a, all_M, all_q) = value
+    others = {"particle_a": all_a, "particle_M": all_M, "particle_q": all_q} if number > p else None
+    return Record(
+        Q,
+        M,
+        a,
+        risk,
+        error[1],
+        np.max(entries, axis=0),
+        status.astype(np.int8),
+        crossing,
+        first_crossings(plan, risk, Q, M)[1],
+        landscapes.name,
+        others=others,
+    )
+
+
+def _thinned(times: np.ndarray) -> np.ndarray:
+    """Every third time and the last, the rest filled up with it.
+
+    Two solutions that both land on every one of many save points take the same steps, whatever their tolerances, and
+    their difference would say nothing.
+    """
+    kept = np.append(times[:-1:3], times[-1])
+    return np.append(kept, np.full(len(times) - len(kept), times[-1]))
+
+
+def _nudged(starts: Particles, sign: float) -> Particles:
+    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
+    rng = np.random.default_rng(0)
+
+    def moved(x: Any) -> Array:
+        x = np.asarray(x)
+        return jnp.asarray(x + sign * NUDGE * rng.standard_normal(x.shape) * (1.0 + np.abs(x)))
+
+    # A unit within the target's span stays there: nothing pushes it out.
+    return Particles(starts.a, moved(starts.b), jnp.where(starts.s > 0.0, moved(starts.s), 0.0))
+
+
+def _over_replicas(one: Any, landscape: AbstractLandscape, starts: Particles, *data: Any) -> Any:
+    """One at a time, or many little ones at once, which takes longer to compile and runs at the pace of the slowest."""
+    if landscape.work > HEAVY or len(starts.s) < MANY:
+        return jax.lax.map(lambda row: one(*row), (starts, *data))
+    return jax.vmap(one)(starts, *data)
+
+
+@eqx.filter_jit
+def _trajectories(
+    landscape: AbstractLandscape,
+    training: SGD,
+    p: int,
+    starts: Particles,
+    cosines: Array,
+    P: Array,
+    times: Any,
+    landing: Any,
+    accuracy: Accuracy,
+    limit: Any,
+) -> Any:
+    """The student's overlaps, the excess risk and all particles along the flows; NaN beyond the end of a solution."""
+    root = jnp.linalg.cholesky(P)
+
+    def one(start: Particles, cosines: Array) -> Any:
+        at, landing_at = jnp.asarray(times), jnp.asarray(landing)
+        solution = trajectory(landscape, training, p, start, at, accuracy, limit, landing=landing_at)
+        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
+
+        def measured(state: Particles) -> Any:
+            units = Particles(state.a[:p], state.b[:p], state.s[:p])
+            Q, M = as_overlaps(units, cosines, root)
+            return (Q, M, units.a), landscape.risk(state), (state.a, state.b @ root.T, state.s**2)
+
+        return jax.lax.map(measured, states), solution.is_finished, solution.has_stopped
+
+    return _over_replicas(one, landscape, starts, cosines)
+
+
+@eqx.filter_jit
+def _crossings(
+    landscape: AbstractLandscape,
+    training: SGD,
+    p: int,
+    starts: Particles,
+    times: Any,
+    accuracy: Accuracy,
+    thresholds: Any,
+) -> Array:
+    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
+    span = jnp.asarray(times)[jnp.array([0, -1])]
+
+    def one(start: Particles, threshold: Array) -> Array:
+        solution = trajectory(landscape, training, p, start, span, accuracy, threshold=threshold)
+        below = landscape.risk(start) <= threshold
+        return jnp.where(below, span[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
+
+    return _over_replicas(one, landscape, starts, jnp.asarray(thresholds))
