@@ -33,9 +33,11 @@ from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
 from twolayer.theory import HDMF as HDMF
+from twolayer.theory import SDE as SDE
 from twolayer.theory import BatchMap as BatchMap
 from twolayer.theory import MeanField as MeanField
 from twolayer.theory import SaadSolla as SaadSolla
+from twolayer.theory import fluctuations as fluctuations
 from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
 from twolayer.training import Both as Both

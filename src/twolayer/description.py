@@ -25,8 +25,14 @@ class Exactness(enum.Enum):
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
     LIMIT_BATCH = "limit n_b -> infinity"
+    FLUCTUATIONS = "limit d -> infinity, with fluctuations"
     LIMIT_P = "limit p -> infinity"
     LIMIT_P_D = "limit p, d -> infinity"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether replicas from one start differ."""
+        return self in (Exactness.EXACT, Exactness.FLUCTUATIONS)
 
 
 class Applies(NamedTuple):

@@ -57,6 +57,7 @@ def test_large_batches_follow_it(is_free, check_mean):
     check_mean(runs, after(5, problem, training, tl.BatchMap())[0])
 
 
+@pytest.mark.slow
 def test_single_runs_and_their_mean_approach_it_as_batches_grow():
     """At d = n_b / 2 a run deviates by order n_b^(-1/2), the mean of 20,000 runs by order 1/n_b."""
     scatter, shift, error = [], [], []
@@ -220,6 +221,7 @@ def test_crossing_and_divergence_are_found_at_the_very_step():
         tl.evolve(problem, tl.SGD(20.0, batch_size=10), tl.BatchMap(), until=40.0, save=20)
 
 
+@pytest.mark.slow
 def test_the_error_of_the_moments_is_carried():
     """Mixtures of few terms for tanh, against those of many: the difference is within what they report."""
 

@@ -16,8 +16,9 @@ class Purpose(enum.IntEnum):
     LABEL_NOISE = 5
     DATASET = 6
     OVERLAPS = 7
-    CONTINUATION = 20
     PARTICLES = 12
+    PATHS = 16
+    CONTINUATION = 20
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.kernels import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
+from twolayer.core.linalg import cholesky
 from twolayer.core.scalar import Unsupported, scalarize
 from twolayer.expectation import Chosen
 from twolayer.simulation.overlap import (
@@ -20,7 +21,6 @@ from twolayer.simulation.overlap import (
     Sums,
     bartlett_factor,
     batch_step,
-    cholesky,
     draw,
     forces,
     overlaps_of,

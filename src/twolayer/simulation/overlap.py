@@ -318,18 +318,3 @@ def batch_step(
     if factor.shape[1]:
         L = lower(jnp.concatenate([L, rows(R.T @ factor)], axis=1))
     return constrained(setting, State(state.M + rows(sums.star), L, state.a + sums.da), lengths)
-
-
-def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The lower-triangular factor of a matrix that may be singular: a column of no length is zero."""
-    n = A.shape[0]
-    columns: list[Array] = []
-    for j in range(n):
-        column = A[:, j]
-        for other in columns:
-            column = column - other * other[j]
-        pivot = column[j]
-        is_free = pivot > 1e-15 * A[j, j]
-        scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
-        columns.append(jnp.where(jnp.arange(n) >= j, column * scale, 0.0))
-    return jnp.stack(columns, axis=1)

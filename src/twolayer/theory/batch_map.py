@@ -157,14 +157,15 @@ def regime(problem: Problem, training: SGD) -> str:
 
     Per step and unit, the drift is of order :math:`\gamma_d/p`; relative to it the noise of the batch is of order
     :math:`\gamma/p`, and the square of the drift of order :math:`\gamma_d/p`, with
-    :math:`\gamma_d = \gamma n_b/d`. What is below a tenth counts as small, above ten as large.
+    :math:`\gamma_d = \gamma n_b/d`. A rate below a hundredth counts as small, above ten as large; a batch below d/10 as
+    small, above 10 d as large.
     """
     ratio = training.samples_per_step(problem) / problem.d
     noise = float(training.learning_rate) / problem.p
     drift = noise * ratio
     if ratio < 0.1 and noise > 10.0:
         return "noise dominated: lengths grow, or directions are lost on the sphere"
-    if max(noise, drift) < 0.1:
+    if max(noise, drift) < 0.01:
         return "gradient flow: small steps and little noise"
     if ratio < 0.1:
         return "online: small batches, the ODE of SaadSolla"
@@ -216,8 +217,8 @@ class BatchMap(AbstractDescription):
             return Applies(False, Exactness.LIMIT_BATCH, reason)
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         statement = (
-            f"{regime(problem, training)}; error of a single run O(sqrt(gamma/(p d))) = O(1/sqrt(n_b)), here "
-            f"{scatter:.2g} times a constant; of the mean O(1/n_b)"
+            f"{regime(problem, training)}; error of a single run O(sqrt(gamma/(p d))), O(1/sqrt(n_b)) at given "
+            f"gamma n_b/d, here {scatter:.2g} times a constant; of the mean the square of it"
         )
         return Applies(True, Exactness.LIMIT_BATCH, statement)
 

@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
-from twolayer.core.linalg import symmetrise
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
-from twolayer.expectation import MOMENTS, Auto, Chosen, Moments
+from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.problem import Overlaps, Problem
+from twolayer.theory.drift import drift
 from twolayer.theory.errors import carried, largest, nudged
 from twolayer.theory.integrate import Solution, solve
 from twolayer.theory.scope import refusal
@@ -21,68 +21,6 @@ from twolayer.training import SGD
 
 # The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0
-
-
-def drift(
-    problem: Problem,
-    training: SGD,
-    overlaps: Overlaps,
-    moments: Moments,
-    variance: float = 1.0,
-) -> tuple[Float[Array, "p p"], Float[Array, "p k"], Float[Array, " p"]]:
-    r"""Time derivatives of Q, M and a in the limit d to infinity with :math:`n_b = o(d)`.
-
-    .. math::
-        \dot M = D_a \psi, \qquad
-        \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
-        \dot a = \kappa\,\chi
-
-    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the
-    sphere, with rows of squared length :math:`N_j`,
-
-    .. math::
-        \dot M_{jr} = (D_a \psi)_{jr} - \frac{M_{jr}}{2} \frac{\Phi_{jj}}{N_j}, \qquad
-        \dot Q_{jl} = \Phi_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\Phi_{jj}}{N_j} + \frac{\Phi_{ll}}{N_l}\Big)
-
-    Parameters
-    ----------
-    problem, training, overlaps
-        What is learned, how, and where it stands.
-    moments
-        Gaussian moments at these overlaps.
-    variance
-        1 with and 0 without the variance term (gradient flow).
-
-    Returns
-    -------
-    Derivatives of Q, M and a in units where one unit of time is ``p d / learning_rate`` samples.
-
-    Notes
-    -----
-    Assumes fresh samples, the square loss and no momentum. Checked against: the closed solution of phase retrieval at
-    p = 1, a plain NumPy solution for erf, direct SGD at growing d.
-
-    References
-    ----------
-    :cite:t:`saad1995`; normalisation of :cite:t:`arnaboldi2023`.
-    """
-    Q, M, a = overlaps.Q, overlaps.M, overlaps.a
-    psi_m = a[:, None] * moments.psi
-    psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
-    psi_var = a[:, None] * moments.phi_hd * a[None, :]
-    decay = problem.p * training.weight_decay
-    dM = psi_m - decay * M
-    dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var) - 2.0 * decay * Q
-    da = training.layer_ratio * moments.chi
-    if not training.trains_first:
-        return jnp.zeros_like(Q), jnp.zeros_like(M), da
-    if training.is_spherical:
-        # The length at hand, not the initial one: a deviation by rounding would grow wherever Phi_jj < 0.
-        growth = jnp.diagonal(dQ) / jnp.diagonal(Q)
-        dM = dM - 0.5 * M * growth[:, None]
-        dQ = dQ - 0.5 * Q * (growth[:, None] + growth[None, :])
-        dQ = dQ - jnp.diag(jnp.diagonal(dQ))
-    return dQ, dM, da
 
 
 class _Args(eqx.Module):
@@ -101,7 +39,8 @@ class _Args(eqx.Module):
 def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     moments = args.engine.moments(args.problem, overlaps)
-    return drift(args.problem, args.training, overlaps, moments, args.variance)
+    change = drift(args.problem, args.training, overlaps, moments, args.variance)
+    return change.Q, change.M, change.a
 
 
 def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:

@@ -18,7 +18,7 @@ from twolayer.core.fields import as_data, count, flag, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
-from twolayer.description import AbstractDescription, Exactness, Plan, Record, Status
+from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.phases import Training, follow, require
@@ -209,7 +209,7 @@ def run(
     instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
     applies = require(description, problem, training)
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
-    if applies.exactness is not Exactness.EXACT and not problem.has_random_start and has_one_threshold:
+    if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
     place = None
     if checkpoint is not None and isinstance(training, Schedule):
