@@ -203,8 +203,8 @@ def test_permuting_neurons_commutes_with_it_and_overlaps_stay_positive():
 
 
 def test_crossing_and_divergence_are_found_at_the_very_step():
-    problem, training = squares(100), tl.SGD(0.1, batch_size=10, constraint=tl.Sphere())
-    times = training.clock(problem).time(np.arange(1, 151))
+    problem, training = phase_retrieval(100, 0.3), tl.SGD(0.1, batch_size=10, constraint=tl.Sphere())
+    times = training.clock(problem).time(np.arange(1, 101))
     every = tl.evolve(problem, training, tl.BatchMap(), until=times[-1], save=times)
     threshold = 0.5 * float(every.excess_risk[0, 0])
     few = tl.evolve(
@@ -213,7 +213,7 @@ def test_crossing_and_divergence_are_found_at_the_very_step():
     reached = np.argmax(np.max(np.abs(every.M.values[0, :, :, 0]), axis=1) >= 0.6)
     assert float(few.overlap_time[0, 0]) == pytest.approx(float(every.time[reached]), rel=1e-12) and reached > 5
     first = np.argmax(every.excess_risk.values[0] <= threshold)
-    assert 10 < first < 140
+    assert 10 < first < 90
     assert float(few.crossing_time[0]) == pytest.approx(float(every.time[first]), rel=1e-12)
     last = tl.evolve(problem, training, tl.BatchMap(), until=times[first - 1], save=2, risk_threshold=threshold)
     assert float(last.crossing_time[0]) == pytest.approx(float(every.time[first]), rel=1e-12)

@@ -34,8 +34,8 @@ def _field(alpha: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     moments = args.engine.moments(args.problem, overlaps)
     speed = args.training.learning_rate / args.problem.p
-    change = drift(args.problem, args.training, overlaps, moments)
-    return speed * change.Q, speed * change.M, speed * change.a
+    dQ, dM, da = drift(args.problem, args.training, overlaps, moments)
+    return speed * dQ, speed * dM, speed * da
 
 
 def _above(state: tuple[Array, Array, Array], args: _Args) -> Array:

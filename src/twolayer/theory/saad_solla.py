@@ -39,8 +39,8 @@ class _Args(eqx.Module):
 def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     moments = args.engine.moments(args.problem, overlaps)
-    change = drift(args.problem, args.training, overlaps, moments, args.variance)
-    return change.Q, change.M, change.a
+    dQ, dM, da = drift(args.problem, args.training, overlaps, moments, args.variance)
+    return dQ, dM, da
 
 
 def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
