@@ -16,11 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
+from twolayer.core import kernels
 from twolayer.core.fields import as_data
 from twolayer.core.random import replica_key
-from twolayer.simulation import overlap, overlap_sgd
+from twolayer.simulation import direct, drivers, overlap, overlap_sgd
+from twolayer.verbs.evolve import make_plan
 
 tl.precision("double")
+NOTHING = drivers.Watch(None, False)
 ON_GPU = jax.default_backend() != "cpu"
 
 
@@ -30,7 +33,7 @@ def prepared(problem, training, replicas: int):
     made = overlap.setting(problem, training)
     keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(replicas))
     starts = jax.jit(lambda keys: problem.draw_many(keys))(keys)
-    return made, overlap_sgd._begin(made, starts, keys, None, None)
+    return made, overlap_sgd._begin(made, NOTHING, starts, keys, np.zeros((replicas, 2)))
 
 
 def seconds(advance, run, steps: int) -> tuple[float, float]:
@@ -52,15 +55,15 @@ def seconds(advance, run, steps: int) -> tuple[float, float]:
     return min(times) / steps, first
 
 
-def drivers(made, replicas: int):
-    program = overlap_sgd._written_out(made, None, None)
+def choices(made, replicas: int):
+    program = drivers.written_out(made, NOTHING)
     if ON_GPU:
-        yield "kernel", lambda *arguments: overlap_sgd._advance_kernel(program, *arguments)
-        yield "scan", lambda *arguments: overlap_sgd._advance_vector(program, *arguments)
+        yield "kernel", lambda *arguments: drivers.advance_kernel(program, *arguments)
+        yield "scan", lambda *arguments: drivers.advance_vector(program, *arguments)
         return
-    native = overlap_sgd._native(program, replicas)
-    yield "native", lambda *arguments: overlap_sgd._advance_native(native, *arguments)
-    yield "XLA", lambda *arguments: overlap_sgd._advance_xla(made, None, np.asarray(0.0), *arguments)
+    native = kernels.native(program, replicas)
+    yield "native", lambda *arguments: drivers.advance_native(native, *arguments)
+    yield "XLA", lambda *arguments: drivers.advance_xla(made, NOTHING, *arguments)
 
 
 def erf(d: int, **choices):
@@ -80,8 +83,8 @@ def main() -> None:
     for name, make, d in cases:
         for replicas in sizes:
             made, run = prepared(*make(d), replicas)
-            for driver, advance in drivers(made, replicas):
-                steps = max(50, int((4e8 if ON_GPU else 5e5) / replicas))
+            for driver, advance in choices(made, replicas):
+                steps = max(50, int(((4e9 if driver == "kernel" else 4e8) if ON_GPU else 5e5) / replicas))
                 each, first = seconds(advance, run, steps)
                 rows.append(
                     {
@@ -99,37 +102,32 @@ def main() -> None:
     rows = []
     for d in (10**6, 10**9) if ON_GPU else (10**6,):
         made, run = prepared(*erf(d, batch_size=d), 1)
-        each, first = seconds(lambda *a: overlap_sgd._advance_xla(made, None, np.asarray(0.0), *a), run, 2)  # noqa: B023
+        each, first = seconds(lambda *a: drivers.advance_xla(made, NOTHING, *a), run, 2)  # noqa: B023
         rows.append({"batch = d": f"{d:.0e}", "s a step": each, "ns a sample": 1e9 * each / d, "first call s": first})
     report("overlap process, batches of d samples, erf p=4 k=2", rows)
     print()
     rows = []
-    for d in (1000,) if ON_GPU else (100, 1000, 10_000):
-        problem, training = erf(d)
-        replicas = 2048 if ON_GPU else 8
-        until = [float(training.clock(problem).time(steps)) for steps in (64, max(192, 640_000 // d))]
-
-        def go(until: float, problem=problem, training=training, replicas=replicas) -> None:
-            tl.evolve(problem, training, tl.DirectSGD(), until=until, save=[until], replicas=replicas)
-
-        go(until[0])
-        short, long = (
-            (best(lambda t=t: go(t), 2) for t in until)
-            if not ON_GPU
-            else map(_wall, [lambda t=t: go(t) for t in until])
-        )
-        each = (long - short) / (max(192, 640_000 // d) - 64) / replicas
-        rows.append({"DirectSGD at d": d, "us a replica-step": 1e6 * each, "steps/s": 1 / each})
+    for d in (100, 1000, 10_000):
+        problem, training = as_data(erf(d))
+        replicas = 16_384 if ON_GPU else 8
+        plan, _ = make_plan(problem, training, 1.0, 2, replicas, 0)
+        weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
+        for backend in ("native", "xla"):
+            advance, driver = tl.DirectSGD(backend=backend)._driver(problem, training, 0)
+            steps = 400_000 // d
+            each, first = seconds(lambda _, *span: advance(weights, frozen, *span), None, steps)  # noqa: B023
+            rows.append(
+                {
+                    "DirectSGD at d": d,
+                    "replicas": replicas,
+                    "driver": driver,
+                    "us a replica-step": 1e6 * each / replicas,
+                    "steps/s": replicas / each,
+                    "ns a number": 1e9 * each / replicas / d,
+                    "first call s": first,
+                }
+            )
     report("direct SGD, erf p=4 k=2", rows)
-
-
-def _wall(work) -> float:
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 if __name__ == "__main__":

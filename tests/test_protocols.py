@@ -31,6 +31,8 @@ EXAMPLES = {
     "MultiIndex": lambda cls: cls("z1*z2 + abs(z3)", k=4, smooth=False),
     "Problem": lambda cls: cls(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30), noise=0.1),
     "Reused": lambda cls: cls(2.5),
+    "Schedule": lambda cls: cls([tl.SGD(0.5), tl.SGD(1.0, layers=tl.Second(2.0))], [3.0]),
+    "LookAhead": lambda cls: cls(-0.5),
     "RunSpec": lambda cls: cls(tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30)), tl.SGD(0.1)),
     "SGD": lambda cls: cls(0.7, reuse=tl.Reused(2.0), layers=tl.Both(0.3), constraint=tl.Sphere(), momentum=0.5),
     "Samples": lambda cls: cls(np.arange(6.0).reshape(3, 2) / 7, [0.1, 0.2, 0.3]),

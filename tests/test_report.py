@@ -66,7 +66,7 @@ def test_descriptions_carry_the_numbers_of_the_datasets(tree, written):
         assert each["final_excess_risk_range"] == pytest.approx(list(np.quantile(final, (0.1, 0.9))), rel=1e-14)
         assert each["risk_error_max"] == child.risk_error.values.max()
         assert each["replicas"] == 4
-        assert each["status"] == {"done": 4, "diverged": 0, "unfinished": 0}
+        assert each["status"] == {"done": 4, "diverged": 0, "unfinished": 0, "stopped": 0}
 
 
 def test_numbers_and_specification_can_be_read_back(tree, written):
@@ -109,7 +109,7 @@ def test_numbers_that_do_not_exist_are_null(tree, tmp_path):
     assert each == summary["descriptions"][0]
     assert each["final_excess_risk_median"] is None and each["final_excess_risk_range"] == [None, None]
     assert each["risk_error_max"] is None
-    assert each["status"] == {"done": 0, "diverged": 4, "unfinished": 0}
+    assert each["status"] == {"done": 0, "diverged": 4, "unfinished": 0, "stopped": 0}
     assert "none reached the end" in (tmp_path / "report.md").read_text()
 
 

@@ -33,19 +33,30 @@ from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
 from twolayer.theory import HDMF as HDMF
+from twolayer.theory import SDE as SDE
+from twolayer.theory import BatchMap as BatchMap
 from twolayer.theory import MeanField as MeanField
 from twolayer.theory import SaadSolla as SaadSolla
+from twolayer.theory import fluctuations as fluctuations
+from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
 from twolayer.training import Both as Both
 from twolayer.training import First as First
 from twolayer.training import Free as Free
 from twolayer.training import Fresh as Fresh
+from twolayer.training import LookAhead as LookAhead
+from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
+from twolayer.training import Schedule as Schedule
+from twolayer.training import Second as Second
 from twolayer.training import Sphere as Sphere
 from twolayer.training import conventions as conventions
 from twolayer.verbs import Interrupted as Interrupted
 from twolayer.verbs import compare as compare
+from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
+from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
+from twolayer.verbs import optimise as optimise
 
 __version__ = "0.1.0"

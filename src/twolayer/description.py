@@ -9,6 +9,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import NotApplicable
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
@@ -23,8 +24,15 @@ class Exactness(enum.Enum):
 
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
+    LIMIT_BATCH = "limit n_b -> infinity"
+    FLUCTUATIONS = "limit d -> infinity, with fluctuations"
     LIMIT_P = "limit p -> infinity"
     LIMIT_P_D = "limit p, d -> infinity"
+
+    @property
+    def is_random(self) -> bool:
+        """Whether replicas from one start differ."""
+        return self in (Exactness.EXACT, Exactness.FLUCTUATIONS)
 
 
 class Applies(NamedTuple):
@@ -41,6 +49,7 @@ class Status(enum.IntEnum):
     DONE = 0
     DIVERGED = 1
     UNFINISHED = 2
+    STOPPED = 3
 
     @property
     def sentence(self) -> str:
@@ -49,6 +58,7 @@ class Status(enum.IntEnum):
             Status.DONE: "done",
             Status.DIVERGED: "diverged: the weights grew without bound",
             Status.UNFINISHED: "unfinished: it stopped before its end",
+            Status.STOPPED: "stopped, as asked, when it had crossed its thresholds",
         }[self]
 
 
@@ -59,8 +69,11 @@ class Plan(eqx.Module):
     keys: Key[Array, " replicas"]  # one per replica: the randomness of the run itself
     steps: Int[np.ndarray, " times"]  # steps at which to save, increasing from 0
     times: Float[np.ndarray, " times"]  # the same on the clock
-    risk_threshold: float | None = None  # on the excess risk
+    risk_threshold: Any = None  # on the excess risk: one number for each replica
+    overlap_threshold: float | None = None  # on the cosine between a target direction and the nearest neuron
+    stops: bool = eqx.field(static=True, default=False)  # whether a replica ends when it has crossed its thresholds
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
+    checkpoint: Checkpoint | None = eqx.field(static=True, default=None)
 
     @property
     def replicas(self) -> int:
@@ -88,6 +101,7 @@ class Record(NamedTuple):
     overlap_error: Any  # (replicas, times): bound on the numerical error of any entry of Q, M, a
     status: Any  # (replicas,), values of Status
     crossing_time: Any  # (replicas,): first time with excess risk at most the threshold, NaN if never or not asked
+    overlap_time: Any  # (replicas, k): first time with an overlap of at least the threshold, NaN if never or not asked
     engine: str
     interrupted: bool = False
     others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
@@ -129,9 +143,21 @@ def blanked(lost: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
 
 
-def first_crossing(times: np.ndarray, values: np.ndarray, threshold: float | None) -> np.ndarray:
-    """The first saved time at which each row is at most the threshold; NaN where none is, or none is asked."""
-    if threshold is None:
-        return np.full(values.shape[0], np.nan)
-    below = values <= threshold
-    return np.where(below.any(axis=1), times[np.argmax(below, axis=1)], np.nan)
+def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first saved times at which the risk and the overlaps have reached their thresholds; NaN where they have not.
+
+    The overlap with a target direction is the largest cosine of a neuron with it, of either sign.
+    """
+    replicas, _, _, k = M.shape
+
+    def first(reached: np.ndarray) -> np.ndarray:
+        return np.where(reached.any(axis=1), plan.times[np.argmax(reached, axis=1)], np.nan)
+
+    risk_time, overlap_time = np.full(replicas, np.nan), np.full((replicas, k), np.nan)
+    with np.errstate(invalid="ignore"):
+        if plan.risk_threshold is not None:
+            risk_time = first(risk <= np.asarray(plan.risk_threshold)[:, None])
+        if plan.overlap_threshold is not None:
+            lengths = np.diagonal(Q, axis1=2, axis2=3)[..., None] * np.diagonal(np.asarray(plan.starts.P))
+            overlap_time = first(np.max(M**2 - plan.overlap_threshold**2 * lengths, axis=2) >= 0.0)
+    return risk_time, overlap_time

@@ -195,7 +195,38 @@ def test_every_example_is_explained(path, capsys):
     assert answer["moments"]
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "demo", "doctor"])
+PHASE = next(example for example in EXAMPLES if example.stem == "phase_retrieval_p1")
+
+
+def test_derive_prints_formulas(capsys):
+    assert main(["derive", str(PHASE)]) == 0
+    out, err = capsys.readouterr()
+    assert "dM_11/dt = 2*M_11*(2*(1 - M_11**2)*(1 - 6*gamma) - Delta*gamma)\n" in out and err == ""
+    assert main(["derive", str(PHASE), "--latex", "--symbolic-p"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("\\begin{aligned}") and "\\sum_{m=1}^{p}" in out
+
+
+def test_derive_as_json_has_each_equation_as_text_and_latex(capsys):
+    changes = ["--set", "problem.student.p=2", "--set", "training.layers=Both", "--set", "training.constraint=Free"]
+    assert main(["derive", str(PHASE), "--json", "--general", *changes]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    lefts = {"dM_11/dt", "dM_21/dt", "dQ_11/dt", "dQ_12/dt", "dQ_22/dt", "da_1/dt", "da_2/dt", "risk"}
+    assert set(answer["equations"]) == lefts and answer["p"] == 2 and answer["k"] == 1
+    for left, equation in answer["equations"].items():
+        assert equation["text"].startswith(f"{left} = ") and " = " in equation["latex"]
+    assert "P_11" in answer["equations"]["risk"]["text"] and "da_2/dt" in err
+
+
+def test_derive_names_what_is_not_a_polynomial(spec, capsys):
+    refuse(capsys, ["derive", str(spec)], "student's activation is Erf()")
+    changes = ["--set", "problem.student.activation=he2", "--set", FORMULA % "'z1*z2 + exp(z1)'"]
+    refuse(capsys, ["derive", str(spec), *changes], "contains 'exp(z1)'")
+    refuse(capsys, ["derive", str(PHASE), "--set", "training.momentum=0.5"], "momentum")
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "derive", "exit-time", "demo", "doctor"])
 def test_help_has_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out

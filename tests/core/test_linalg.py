@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from twolayer.core.linalg import bartlett, root, symmetrise
+from twolayer.core.linalg import bartlett, cholesky, root, symmetrise
 
 RNG = np.random.default_rng(1)
 
@@ -42,6 +42,19 @@ def test_root_squares_to_the_matrix(name):
 def test_root_counts_rounding_below_zero_as_zero():
     A = np.diag([1.0, -1e-17])
     np.testing.assert_allclose(root(jnp.asarray(A)), np.diag([1.0, 0.0]), atol=1e-16)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 12])
+@pytest.mark.parametrize("rank", [1, 2, 20])
+def test_cholesky_of_singular_matrices(n, rank):
+    """Written out and in a loop; a direction of no length, or less, leaves no column behind."""
+    W = np.random.default_rng(n).normal(size=(n, rank))
+    A = W @ W.T
+    factor = np.asarray(cholesky(jnp.asarray(A)))
+    np.testing.assert_allclose(factor @ factor.T, A, atol=1e-13 * rank)
+    np.testing.assert_array_equal(np.triu(factor, 1), 0.0)
+    negative = np.asarray(cholesky(jnp.asarray(np.diag(np.where(np.arange(n) % 2, -1.0, 4.0)))))
+    np.testing.assert_array_equal(negative, np.diag(np.where(np.arange(n) % 2, 0.0, 2.0)))
 
 
 def test_symmetrise():

@@ -236,7 +236,7 @@ def test_increment_covariance_against_increments_drawn_one_by_one(activation):
     assert np.all(np.abs(products.mean(axis=0) - covariance) < 5 * scatter + error)
     assert np.all(np.linalg.eigvalsh(covariance) > -1e-9)
     if activation == "square":
-        assert "exact" in chosen.name
+        assert "closed form" in chosen.name
 
 
 def test_tracing_does_not_grow_with_the_width():

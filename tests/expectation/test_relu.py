@@ -93,6 +93,7 @@ def test_moments_agree_with_the_cloud_within_its_error(rank):
         assert np.all(np.abs(x - value) <= error)
 
 
+@pytest.mark.slow
 def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50))
 
@@ -112,3 +113,26 @@ def test_relu_committee_follows_direct_sgd():
     tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=3.0, save=8, replicas=12)
     assert tree.attrs["outcome"] == "agrees", tree.attrs["verdict"]
     assert np.max(tree["SaadSolla"].risk_error.values) < 1e-6
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-5, 1e-2])
+def test_the_risk_has_the_gradient_of_the_force_where_students_nearly_are_targets(distance):
+    """Two routes to -p dR/dw_j on all fields: the chain rule through Q and M, and the averages ``v``, at any distance.
+
+    Root and arcsine, differentiated one by one, would lose all digits here.
+    """
+    X = np.eye(4)[[0, 1, 0, 1]]
+    X[:2] += distance * np.random.default_rng(0).standard_normal((2, 4))
+    omega = jnp.asarray(X @ X.T)
+    problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50))
+    engine = choose(problem).variants()[0]
+
+    def risk(Q, M):
+        return engine.parts(problem, Overlaps(Q, M, jnp.eye(2), jnp.ones(2)), ("excess_risk",))["excess_risk"]
+
+    Q, M = omega[:2, :2], omega[:2, 2:]
+    by_Q, by_M = jax.grad(risk, argnums=(0, 1))(Q, M)
+    force = engine.parts(problem, Overlaps(Q, M, jnp.eye(2), jnp.ones(2)), ("v",))["v"]
+    found = -2.0 * jnp.concatenate([(by_Q + by_Q.T) @ Q + by_M @ M.T, (by_Q + by_Q.T) @ M + by_M], axis=1)
+    # A few roundings of numbers of order one; the forces themselves are of the order of the distance.
+    np.testing.assert_allclose(found, force, atol=1e-15)

@@ -133,6 +133,20 @@ def test_division_by_the_constant_zero_is_no_polynomial():
         tl.MultiIndex("z1/0")
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("z1 + he3(tanh(z2))", "tanh(z2)"),
+        ("z1**2 / (1 + z2)", "z1 ** 2 / (1 + z2)"),
+        ("max(z1, z2) * 3", "max(z1, z2)"),
+        ("(z1**12)**3", "(z1**12)**3"),
+        ("he2(z1)*z2/3 + pi", ""),
+    ],
+)
+def test_the_part_that_is_no_polynomial_is_named(text, part):
+    assert Expression(text).obstacle(2) == part
+
+
 def test_a_polynomial_of_too_high_degree_is_treated_as_any_function():
     assert Expression("(z1**12)**3").polynomial(1) is None
 

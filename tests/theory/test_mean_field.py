@@ -276,6 +276,7 @@ def test_hdmf_tends_to_gradient_flow_as_one_over_p():
     assert np.all((off[:, :, 3] < -0.003) & (off[:, :, 3] > -0.012))
 
 
+@pytest.mark.slow
 def test_mean_field_tends_to_gradient_flow_at_small_d():
     """Theory, section 7.2: at d = 6 MeanField is off by about 0.06/p; without the finite dimension the risk stays off.
 
@@ -288,6 +289,7 @@ def test_mean_field_tends_to_gradient_flow_at_small_d():
     assert limit - off[1] < -1e-3
 
 
+@pytest.mark.slow
 def test_units_within_the_span_follow_gradient_flow_exactly():
     """Without a part outside there is nothing to average over: both limits are gradient flow, at any p.
 
@@ -338,6 +340,7 @@ def test_relu_units_within_the_span_by_pairs_and_across_their_kinks():
         assert np.max(error) < 0.1
 
 
+@pytest.mark.slow
 def test_simulation_at_small_d_follows_mean_field(check_mean):
     """The risk of 64 exact runs at d = 6: at the start their mean is MeanField's, later off by about 0.06/p."""
     p = 16
@@ -351,6 +354,7 @@ def test_simulation_at_small_d_follows_mean_field(check_mean):
     assert np.all(np.abs(off.mean(axis=0)) < 0.05 * np.ptp(limit.risk.values, axis=1).mean())
 
 
+@pytest.mark.slow
 def test_averages_by_few_nodes_are_within_their_error():
     """Cosines and rules sized for a percent, at d - k = 2 where the cosine spreads most."""
     problem = problem_of(tl.Committee(2, "relu"), "relu", 4, 4)

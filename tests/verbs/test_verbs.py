@@ -9,7 +9,7 @@ import pytest
 import twolayer as tl
 from twolayer.core.codec import from_json
 from twolayer.theory import saad_solla
-from twolayer.verbs.evolve import _save_times
+from twolayer.verbs.evolve import save_times
 
 ERF = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), noise=0.1)
 
@@ -185,6 +185,8 @@ def test_results_are_double_precision_without_any_global_switch():
         ({"save": [2.0, 1.0]}, "`save`.*increasing"),
         ({"save": [5.0]}, "`save`.*between 0 and `until`"),
         ({"risk_threshold": 0.0}, "`risk_threshold`"),
+        ({"risk_threshold": [0.1, 0.2, 0.3]}, "`risk_threshold`"),
+        ({"risk_threshold": [-0.1]}, "`risk_threshold`"),
     ],
 )
 def test_bad_requests_are_refused_with_the_field(options, message):
@@ -194,12 +196,12 @@ def test_bad_requests_are_refused_with_the_field(options, message):
 
 
 def test_the_save_grid_ends_where_the_run_ends():
-    assert _save_times(2, 3.0, 0.1).tolist() == [0.0, 3.0]
-    grid = _save_times(50, 3.0, 0.1)
+    assert save_times(2, 3.0, 0.1).tolist() == [0.0, 3.0]
+    grid = save_times(50, 3.0, 0.1)
     assert len(grid) == 50 and grid[1] == pytest.approx(0.1) and grid[-1] == 3.0
-    assert _save_times([1.0, 2.0], 3.0, 0.1).tolist() == [0.0, 1.0, 2.0]
+    assert save_times([1.0, 2.0], 3.0, 0.1).tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(tl.InvalidInput, match="`save`"):
-        _save_times("many", 3.0, 0.1)
+        save_times("many", 3.0, 0.1)
 
 
 def test_what_is_not_a_problem_is_refused():

@@ -6,7 +6,9 @@ import typer
 
 from twolayer.cli.answer import answering
 from twolayer.cli.demo import demo
+from twolayer.cli.derive import derive
 from twolayer.cli.doctor import doctor
+from twolayer.cli.exit_time import exit_time
 from twolayer.cli.explain import explain
 from twolayer.cli.run import run
 
@@ -34,5 +36,5 @@ def _twolayer(
     """
 
 
-for _command in (run, explain, demo, doctor):
-    app.command()(answering(_command))
+for _command in (run, explain, derive, exit_time, demo, doctor):
+    app.command(_command.__name__.replace("_", "-"))(answering(_command))

@@ -22,5 +22,5 @@ def explain(
     from twolayer.verbs import explain as explain_problem
 
     asked = read_spec(spec, overrides or ())
-    explanation = explain_problem(asked.problem, asked.training)
+    explanation = explain_problem(asked.problem, asked.method)
     return Answer({"title": asked.title} | explanation.to_dict(), str(explanation))

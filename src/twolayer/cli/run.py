@@ -1,5 +1,6 @@
 """``twolayer run``: theory against simulation, from a specification to a report folder."""
 
+import contextlib
 import textwrap
 import time
 from pathlib import Path
@@ -37,7 +38,10 @@ def run(
 
 
 def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool) -> Answer:
-    """Run a specification and write its report; what was finished is written also when it fails or is interrupted."""
+    """Run a specification and write its report; what was finished is written also when it fails or is interrupted.
+
+    Long simulations keep their place in the folder: killed and run again, they go on from there.
+    """
     from twolayer.cli.folder import check_writable, default_folder
     from twolayer.cli.progress import progress_bar
     from twolayer.core.codec import content_hash
@@ -48,9 +52,10 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
     began = time.perf_counter()
     folder = default_folder(stem, content_hash(spec)) if out is None else out
     check_writable(folder)
+    checkpoint = folder / "checkpoint"
     try:
         with progress_bar(quiet) as progress:
-            tree = run_spec(spec, progress)
+            tree = run_spec(spec, progress, checkpoint)
     except ComputationFailed as failure:
         files = _write(failure.result, folder, spec, stem)["files"]
         raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
@@ -63,6 +68,8 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         )
         sentence = f"Interrupted: {kept} were finished. {_saved(files, folder)}"
         raise Failure(sentence, INTERRUPTED, tuple(files)) from None
+    with contextlib.suppress(OSError):  # simulations have removed their files; there may never have been any
+        checkpoint.rmdir()
     report = _write(tree, folder, spec, stem)
     elapsed = time.perf_counter() - began
     return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, _words(spec.title or stem, report, elapsed))

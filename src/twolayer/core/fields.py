@@ -134,8 +134,8 @@ def flag(name: str) -> Callable[[Any], bool]:
     return convert
 
 
-def instance(name: str, family: type, noun: str) -> Callable[[Any], Any]:
-    """Converter that lets an object of the family through."""
+def instance(name: str, family: type | tuple[type, ...], noun: str) -> Callable[[Any], Any]:
+    """Converter that lets an object of the family, or of one of several, through."""
 
     def convert(value: Any) -> Any:
         if not isinstance(value, family):

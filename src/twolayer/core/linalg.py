@@ -1,5 +1,7 @@
 """Small symmetric matrices: square roots that survive singularity, and random triangular factors."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,38 @@ def _roots(A: Array) -> tuple[Array, Array]:
     """Square roots of the eigenvalues, and the eigenvectors."""
     values, vectors = jnp.linalg.eigh(symmetrise(A))
     return jnp.sqrt(jnp.maximum(values, 0.0)), vectors
+
+
+# A pivot below this part of its diagonal entry is rounding.
+NO_PIVOT = 1e-15
+# Factors up to this size are written out, which vectorises over replicas; larger ones are made in a loop.
+WRITTEN_OUT = 8
+
+
+def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """The lower-triangular factor of a matrix that may be singular: a column of no length, or less, is zero."""
+    n = A.shape[0]
+    place = jnp.arange(n)
+
+    def column_at(j: Any, rest: Array) -> Array:
+        pivot = rest[j, j]
+        is_free = pivot > NO_PIVOT * A[j, j]
+        scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
+        return jnp.where(place >= j, rest[:, j] * scale, 0.0)
+
+    if n <= WRITTEN_OUT:
+        rest, columns = A, []
+        for j in range(n):
+            columns.append(column_at(j, rest))
+            rest = rest - columns[-1][:, None] * columns[-1][None, :]
+        return jnp.stack(columns, axis=1)
+
+    def step(j: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        rest, factor = carry
+        column = column_at(j, rest)
+        return rest - column[:, None] * column[None, :], factor.at[:, j].set(column)
+
+    return jax.lax.fori_loop(0, n, step, (A, jnp.zeros_like(A)))[1]
 
 
 def pair_positions(n: int) -> Int[np.ndarray, "n n"]:

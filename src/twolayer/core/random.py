@@ -17,6 +17,8 @@ class Purpose(enum.IntEnum):
     DATASET = 6
     OVERLAPS = 7
     PARTICLES = 12
+    PATHS = 16
+    CONTINUATION = 20
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

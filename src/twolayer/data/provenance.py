@@ -12,7 +12,7 @@ from twolayer.core.codec import content_hash, to_json
 from twolayer.data.schema import SCHEMA
 from twolayer.description import AbstractDescription, Applies, Record
 from twolayer.problem import Problem
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
 
 PACKAGES = ("twolayer", "jax", "jaxlib", "numpy", "equinox", "diffrax", "xarray")
 
@@ -30,7 +30,7 @@ def versions() -> dict[str, str]:
 
 def attributes(
     problem: Problem,
-    training: SGD,
+    training: SGD | Schedule,
     description: AbstractDescription,
     applies: Applies,
     record: Record,

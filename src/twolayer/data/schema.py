@@ -21,6 +21,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "overlap_error": ("replica", "time"),
     "status": ("replica",),
     "crossing_time": ("replica",),
+    "overlap_time": ("replica", "r"),
 }
 
 # Variables that some descriptions have.
@@ -44,6 +45,7 @@ LONG_NAMES = {
     "particle_q": "squared lengths of the particles outside of the target's span",
     "status": "how the replica ended",
     "crossing_time": "first time at which the excess risk is at most the threshold",
+    "overlap_time": "first time at which the cosine of a neuron with the target direction reaches the threshold",
     "time": "time, gamma * samples / (p d)",
     "step": "number of steps taken",
     "samples": "number of samples seen",

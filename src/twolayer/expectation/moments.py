@@ -148,17 +148,21 @@ def _increment_covariance(
 ) -> Float[Array, "rows rows"]:
     # The increments are of second order in the noise, their products of fourth: three nodes are exact.
     nodes, shares = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1.0, 4.0, 1.0]) / 6.0
-    rows = [_increments(problem, a, fields, problem.noise**0.5 * xi) for xi in nodes]
+    rows = [increment_parts(problem, a, fields, problem.noise**0.5 * xi) for xi in nodes]
     values = jnp.concatenate(rows)
     shared = jnp.concatenate([weights * share for share in shares])
     centred = values - (shared @ values)[None, :]
     return (shared[:, None] * centred).T @ centred
 
 
-def _increments(
+def increment_parts(
     problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Any
 ) -> Float[Array, "N rows"]:
-    r"""What one sample adds to (a, M, Q), apart from the learning rates, in the order of `increment_covariance`."""
+    r"""What each sample adds to (a, M, Q), apart from the learning rates; ``noise`` is what its label is off by.
+
+    In the order a (p), M (p k, row by row), then for the pairs j <= l of Q the part linear in the displacement and its
+    square. `increment_rates` puts them together.
+    """
     p = problem.p
     lam, lam_star = fields[:, :p], fields[:, p:]
     eps = problem.target(lam_star) + noise - problem.student(lam, a)
@@ -199,13 +203,18 @@ def increment_covariance(
     -----
     Checked against: the sample covariance of increments drawn one by one.
     """
+    mix = increment_rates(problem, training)
+    return mix @ covariance @ mix.T
+
+
+def increment_rates(problem: Problem, training: SGD) -> Float[Array, "entries rows"]:
+    """The matrix that takes the parts of an increment to the increment of (a, M, Q), divided by gamma_d / p."""
     p, k = problem.p, problem.k
     pairs = p * (p + 1) // 2
-    top = jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.ones(p * k + pairs)])
-    mix = jnp.diag(top)
-    below = jnp.concatenate([jnp.zeros((p + p * k, pairs)), training.learning_rate / p * jnp.eye(pairs)])
-    mix = jnp.concatenate([mix, below], axis=1)
-    return mix @ covariance @ mix.T
+    first = 1.0 if training.trains_first else 0.0
+    own = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.full(p * k + pairs, first)]))
+    square = jnp.concatenate([jnp.zeros((p + p * k, pairs)), first * training.learning_rate / p * jnp.eye(pairs)])
+    return jnp.concatenate([own, square], axis=1)
 
 
 def fields_from_normals(overlaps: Overlaps, g: Float[Array, "N n"]) -> Float[Array, "N n"]:

@@ -20,13 +20,14 @@ from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.simulation import DirectSGD
 from twolayer.theory import SaadSolla
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
 from twolayer.verbs import compare
+from twolayer.verbs.evolve import save_times
 
 if TYPE_CHECKING:
     import xarray as xr
 
-RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold")
+RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold", "overlap_threshold")
 TOP_LEVEL = ("title", "problem", "training", "run")
 
 
@@ -43,6 +44,9 @@ def _as_save(value: Any) -> Any:
         if not value:
             raise InvalidInput("Argument `save` must be a number of points or a list of times, but is an empty list.")
         return tuple(number("save", low=0.0)(time) for time in value)
+    if isinstance(value, str):
+        save_times(value, 1.0, 1.0)  # refuses what is no grid
+        return value
     return count("save", low=2, high=10**6)(value)
 
 
@@ -56,19 +60,29 @@ def _as_title(value: Any) -> str:
 class RunSpec(eqx.Module):
     """Everything that one comparison of theory and simulation depends on: what is learned, how, and what is asked.
 
-    ``save`` is a number of points or the times themselves; the other fields are the arguments of `compare`. Invariant:
-    the canonical JSON of a specification rebuilds it, and its hash names its results.
+    ``save`` is a number of points, a grid such as "linear:200", or the times themselves; the other fields are the
+    arguments of `compare`. Invariant: the canonical JSON of a specification rebuilds it; its hash names its results.
     """
 
     problem: Problem = leaf(instance("problem", Problem, "a Problem"))
-    training: SGD = leaf(instance("training", SGD, "a training method such as SGD(learning_rate=0.5)"))
+    training: SGD | Schedule = leaf(
+        instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")
+    )
     descriptions: tuple[AbstractDescription, ...] = leaf(_as_descriptions, default=(DirectSGD(), SaadSolla()))
     until: Any = leaf(number("until", above=0.0), default=20.0)
     save: Any = static(_as_save, default=100)
     replicas: int = static(count("replicas", high=10**7), default=16)
     seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
     risk_threshold: Any = leaf(number("risk_threshold", above=0.0, optional=True), default=None)
+    overlap_threshold: Any = leaf(number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None)
     title: str = static(_as_title, default="")
+
+    @property
+    def method(self) -> SGD:
+        """The training, where one method is asked about and not a schedule of several."""
+        if isinstance(self.training, Schedule):
+            raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
+        return self.training
 
 
 def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
@@ -147,10 +161,15 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
     whole = {
         "problem": decode(data["problem"], Problem, "problem"),
-        "training": decode(data["training"], SGD, "training"),
+        "training": decode(data["training"], _kind_of_training(data["training"]), "training"),
         "title": _as_title(data.get("title", "")),
     }
     return decode(whole | asked, RunSpec, "run")
+
+
+def _kind_of_training(table: Any) -> type:
+    """A table of phases is a schedule; any other is SGD."""
+    return Schedule if isinstance(table, dict) and "phases" in table else SGD
 
 
 def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
@@ -159,19 +178,24 @@ def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -
         raise InvalidInput(f"{words} {unknown[0]!r}: {nearest(unknown[0], allowed)}")
 
 
-def run_spec(spec: RunSpec, progress: Callable[[str, float], None] | None = None) -> "xr.DataTree":
+def run_spec(
+    spec: RunSpec, progress: Callable[[str, float], None] | None = None, checkpoint: str | Path | None = None
+) -> "xr.DataTree":
     """Run what a specification asks: every description from the same starts, judged.
 
-    ``progress`` is called with the name of a description and the fraction of it that is done.
+    ``progress`` is called with the name of a description and the fraction of it that is done; in the folder
+    ``checkpoint`` simulations keep their place.
     """
     return compare(
         spec.problem,
         spec.training,
         spec.descriptions,
         until=spec.until,
-        save=spec.save if isinstance(spec.save, int) else list(spec.save),
+        save=list(spec.save) if isinstance(spec.save, tuple) else spec.save,
         replicas=spec.replicas,
         seed=spec.seed,
         risk_threshold=spec.risk_threshold,
+        overlap_threshold=spec.overlap_threshold,
         progress=progress,
+        checkpoint=checkpoint,
     )

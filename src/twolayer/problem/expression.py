@@ -167,6 +167,16 @@ class Expression(eqx.Module):
         except (_NotPolynomial, TooLarge):  # a polynomial too large to expand is treated like any other function
             return None
 
+    def obstacle(self, k: int) -> str:
+        """The part of the formula that is not a polynomial in k fields, or the whole if it is too large to expand."""
+        try:
+            _as_polynomial(_parse(self.text), k)
+        except _NotPolynomial as error:
+            return str(error)
+        except TooLarge:
+            return self.text
+        return ""
+
     def __call__(self, z: Float[Array, "*n k"]) -> Float[Array, "*n"]:
         fields = [z[..., index] for index in range(z.shape[-1])]
         return jnp.broadcast_to(_evaluate(_parse(self.text), fields), z.shape[:-1]).astype(z.dtype)
@@ -195,7 +205,7 @@ def _evaluate(node: ast.expr, fields: Sequence[Any]) -> Any:
 
 
 class _NotPolynomial(Exception):
-    """The formula contains something that is not a polynomial."""
+    """The formula contains something that is not a polynomial: this part of it."""
 
 
 def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
@@ -211,7 +221,7 @@ def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
         case ast.BinOp(left, ast.Div(), right):
             divisor = _as_polynomial(right, k)
             if divisor.degree > 0 or not divisor.terms:
-                raise _NotPolynomial
+                raise _NotPolynomial(ast.unparse(node))
             return _as_polynomial(left, k) * (1.0 / divisor.terms[(0,) * k])
         case ast.UnaryOp(op, operand):
             return _as_polynomial(operand, k) * (-1.0 if isinstance(op, ast.USub) else 1.0)
@@ -223,4 +233,4 @@ def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
             activation = _activation(name)
             if activation is not None and activation.coefficients is not None:
                 return compose(activation.coefficients, _as_polynomial(argument, k))
-    raise _NotPolynomial
+    raise _NotPolynomial(ast.unparse(node))

@@ -3,6 +3,7 @@
 It differentiates the loss and uses none of the Gaussian moments for its steps.
 """
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,10 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, UInt
 
+from twolayer.core.draws import four_normals, four_of, noise_normal
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, static
+from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.description import (
@@ -25,12 +28,13 @@ from twolayer.description import (
     Record,
     Status,
     blanked,
-    first_crossing,
+    first_crossings,
     is_alive,
 )
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
-from twolayer.training import SGD
+from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
+from twolayer.training import SGD, LookAhead, Repeated
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
 # stream of a replica is attached to its own steps, so that the cut of a run does not matter.
@@ -38,8 +42,9 @@ BLOCK_NUMBERS = 2**14
 GROUP = 8
 GROUP_NUMBERS = 2**13
 GROUP_MEMORY = 2**23
+GPU_NUMBERS = 2**28
+WORTHWHILE = 10**9
 PART_NUMBERS = 2**20
-CALL_NUMBERS = 2**26
 MAX_NUMBERS = 2**28
 
 
@@ -56,7 +61,8 @@ class Frozen(NamedTuple):
 
     W_star: Float[Array, "k d"]
     lengths: Float[Array, " p"]
-    data: Key[Array, ""]
+    words: UInt[Array, " two"]  # the key of fresh inputs
+    data: Key[Array, ""]  # and that of everything else
     X: Float[Array, "set d"]  # the fixed set; of size zero when samples are fresh draws
     y: Float[Array, " set"]
 
@@ -86,6 +92,9 @@ def update(
     """
     W, V, a = weights
     rate = training.learning_rate / problem.d
+    a = a - training.layer_ratio * rate * gradient[1]
+    if not training.trains_first:
+        return Weights(W, V, a)
     move = -rate * gradient[0]
     if training.has_momentum:
         move = V = training.momentum * V + move
@@ -93,7 +102,7 @@ def update(
     W = (1.0 - decay) * W + move
     if training.is_spherical:
         W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
-    return Weights(W, V, a - training.layer_ratio * rate * gradient[1])
+    return Weights(W, V, a)
 
 
 class _Layout(NamedTuple):
@@ -115,20 +124,15 @@ def _layout(problem: Problem, training: SGD) -> _Layout:
     return _Layout(batch, 1, -(-batch // size), size)
 
 
-def _group_size(problem: Problem, training: SGD) -> int:
-    """Replicas advanced together: what fits the cache, and their draws and fixed sets the memory."""
+def _group_size(problem: Problem, training: SGD, on_cpu: bool) -> int:
+    """Replicas advanced together: what fits the cache of a core or fills a GPU, and their draws the memory."""
     layout = _layout(problem, training)
     drawn = problem.d * (layout.part_size if layout.parts > 1 else layout.steps_per_block * layout.batch)
     fixed = problem.d * (0 if isinstance(problem.inputs, Samples) else training.set_size(problem) or 0)
-    fitting = GROUP_MEMORY // max(drawn, fixed // 16, 1)
-    return max(1, min(max(GROUP, GROUP_NUMBERS // problem.d), fitting))
-
-
-def _stride(problem: Problem, training: SGD, replicas: int) -> int:
-    """Steps taken in one call: about half a second of work, so that an interruption is noticed soon."""
-    layout = _layout(problem, training)
-    blocks = CALL_NUMBERS // (problem.d * layout.batch * layout.steps_per_block * replicas)
-    return layout.steps_per_block * max(1, blocks)
+    weights = problem.d * problem.p
+    if not on_cpu:
+        return max(1, GPU_NUMBERS // max(drawn, fixed, weights))
+    return max(1, min(max(GROUP, GROUP_NUMBERS // problem.d), GROUP_MEMORY // max(drawn, fixed // 16, 1)))
 
 
 @register
@@ -140,9 +144,19 @@ class DirectSGD(AbstractDescription):
     Exact at finite d, by construction. Weights are kept in double precision. Inputs are drawn in single precision by
     default (``draws="single"``), whose law differs from the Gaussian by about :math:`10^{-7}` in any probability;
     ``"double"`` is there to check that. Checked against: a plain NumPy loop, the exact one-step mean, the ODE limit.
+
+    Parameters
+    ----------
+    draws
+        The precision in which fresh inputs are drawn.
+    backend
+        ``"native"`` is native code on a CPU (numba installed) or one kernel on a GPU, where they go: fresh Gaussian
+        inputs in single precision, up to sixteen fields. ``"xla"`` goes everywhere, and everywhere else it is taken.
+        ``"auto"`` decides by the work: a short run is over before native code is compiled.
     """
 
     draws: str = static(choice("draws", ("single", "double")), default="single")
+    backend: str = static(choice("backend", ("auto", "native", "xla")), default="auto")
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -163,57 +177,44 @@ class DirectSGD(AbstractDescription):
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         training.samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
         problem, training = as_data((problem, training))
-        # In few dimensions more replicas fit together. Groups follow one another: two JAX programs on two threads would
-        # wait for each other's share of the same pool.
-        width = min(plan.replicas, _group_size(problem, training))
+        # Groups follow one another: two JAX programs on two threads would wait for each other's share of the same pool.
+        width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
+        work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
+        advance, engine = self._driver(problem, training, work)
         # The last group is filled up with its last replica, so that every group has the same compiled shape.
         firsts = range(0, plan.replicas, width)
-        finished: list[_Trajectory] = []
+        finished, place = _resumed(plan)
         interrupted = False
-
-        def report(groups_done: int, fraction: float) -> None:
-            plan.progress((groups_done + fraction) / len(firsts))
-
         try:
-            for number, first in enumerate(firsts):
+            for first in firsts[len(finished) :]:
                 members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-                share = partial(report, number)
-                finished.append(self._run_group(problem, training, plan, members, share))
+                group = _Group.at(self.draws, problem, training, plan, members, place)
+                place = None
+                while group.step < plan.steps[-1]:
+                    group.forward(advance)
+                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(firsts))
+                    if plan.checkpoint is not None and plan.checkpoint.is_due:
+                        _keep(plan, finished, group)
+                finished.append(group.trajectory())
         except KeyboardInterrupt:
             interrupted = True
             if not finished:
                 raise
         kept = min(plan.replicas, width * len(finished))
         whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*finished, strict=True)))
-        return self._record(problem, plan, whole, interrupted)
+        return self._record(problem, plan, whole, engine, interrupted)
 
-    def _run_group(
-        self,
-        problem: Problem,
-        training: SGD,
-        plan: Plan,
-        members: np.ndarray,
-        share: Callable[[float], None],
-    ) -> "_Trajectory":
-        overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
-        weights, frozen = _prepare(self.draws, problem, training, overlaps, plan.keys[members])
-        saved = [jax.device_get(_measure(problem, weights, frozen))]
-        stride = _stride(problem, training, len(members))
-        for before, after in zip(plan.steps[:-1], plan.steps[1:], strict=True):
-            for first in range(before, after, stride):
-                last = min(first + stride, after)
-                weights = _advance(self.draws, problem, training, weights, frozen, np.asarray(first), np.asarray(last))
-                jax.block_until_ready(weights)
-                share(float(last / plan.steps[-1]))
-            saved.append(jax.device_get(_measure(problem, weights, frozen)))
-            if not np.any(is_alive(saved[-1].Q, saved[-1].a, plan.limit)):
-                break
-        share(1.0)
-        blank = jax.tree.map(lambda x: np.full_like(x, np.nan), saved[-1])
-        saved += [blank] * (len(plan.steps) - len(saved))
-        return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
+    def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["Advance", str]:
+        if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
+            steps = written_out(problem, training)
+            kernel = native(steps) if steps is not None and jax.default_backend() == "cpu" else None
+            if kernel is not None:
+                return partial(advance_native, kernel), "native"
+            if steps is not None and fits_a_kernel(steps) and "NVIDIA" in jax.devices()[0].device_kind:
+                return partial(advance_kernel, steps), "GPU kernel"
+        return partial(_advance, self.draws, problem, training), "xla"
 
-    def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", interrupted: bool) -> Record:
+    def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool) -> Record:
         lost = ~np.logical_and.accumulate(is_alive(path.Q, path.a, plan.limit), axis=1)
         Q, M, a = (blanked(lost, x) for x in (path.Q, path.M, path.a))
         if isinstance(problem.inputs, Samples):
@@ -223,8 +224,14 @@ class DirectSGD(AbstractDescription):
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        crossing = first_crossing(plan.times, risk, plan.risk_threshold)
-        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, crossing, engine, interrupted)
+        plan = dataclasses.replace(plan, risk_threshold=_part(plan.risk_threshold, len(Q)))
+        times = first_crossings(plan, risk, Q, M)
+        name = f"{engine}; steps: {steps}"
+        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted)
+
+
+def _part(thresholds: Any, replicas: int) -> Any:
+    return None if thresholds is None else thresholds[:replicas]
 
 
 class _Trajectory(NamedTuple):
@@ -236,19 +243,91 @@ class _Trajectory(NamedTuple):
     risk: Any  # over a data set; zero for Gaussian inputs, whose risk follows from the overlaps
 
 
+Advance = Callable[[Weights, Frozen, Any, Any], Weights]
+
+
+class _Group:
+    """Replicas that are advanced together: where they stand, and what was measured on the way."""
+
+    def __init__(self, problem: Problem, plan: Plan, weights: Weights, frozen: Frozen, step: int, saved: list[Any]):
+        self.problem, self.plan, self.weights, self.frozen = problem, plan, weights, frozen
+        self.step, self.saved, self.pace = step, saved, Pace()
+
+    @classmethod
+    def at(
+        cls, draws: str, problem: Problem, training: SGD, plan: Plan, members: np.ndarray, place: Any = None
+    ) -> "_Group":
+        """A group at its start, or at the place that was kept."""
+        overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
+        weights, frozen = _prepare(draws, problem, training, overlaps, plan.keys[members])
+        if place is None:
+            saved = [jax.device_get(_measure(problem, weights, frozen))]
+            return cls(problem, plan, weights, frozen, 0, saved)
+        weights = Weights(*(place[f"weights_{name}"] for name in Weights._fields))
+        columns = [place[f"saved_{name}"] for name in _Trajectory._fields]
+        saved = [_Trajectory(*each) for each in zip(*columns, strict=True)]
+        return cls(problem, plan, weights, frozen, int(place["step"]), saved)
+
+    def kept(self) -> dict[str, Any]:
+        """The place as arrays."""
+        place = {f"weights_{name}": np.asarray(x) for name, x in zip(Weights._fields, self.weights, strict=True)}
+        columns = zip(*self.saved, strict=True)
+        saved = {f"saved_{name}": np.stack(x) for name, x in zip(_Trajectory._fields, columns, strict=True)}
+        return place | saved | {"step": self.step}
+
+    def forward(self, advance: Advance) -> None:
+        """About half a second of work, and not beyond the next save point."""
+        after = int(self.plan.steps[len(self.saved)])
+        last = min(self.step + self.pace.steps, after)
+        with self.pace.over(last - self.step):
+            moved = advance(self.weights, self.frozen, np.asarray(self.step), np.asarray(last))
+            self.weights = jax.block_until_ready(moved)
+        self.step = last
+        if last == after:
+            self.saved.append(jax.device_get(_measure(self.problem, self.weights, self.frozen)))
+            if not np.any(is_alive(self.saved[-1].Q, self.saved[-1].a, self.plan.limit)):
+                self.step = int(self.plan.steps[-1])
+
+    def trajectory(self) -> "_Trajectory":
+        """What was measured; NaN where all had diverged before."""
+        blank = jax.tree.map(lambda x: np.full_like(x, np.nan), self.saved[-1])
+        saved = self.saved + [blank] * (len(self.plan.steps) - len(self.saved))
+        return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
+
+
+def _keep(plan: Plan, finished: "list[_Trajectory]", group: _Group) -> None:
+    """Write to disk what is finished, and the place of the group at work."""
+    assert plan.checkpoint is not None
+    done = {
+        f"done_{name}": np.stack([getattr(each, name) for each in finished]) for name in _Trajectory._fields if finished
+    }
+    plan.checkpoint.save(done | group.kept())
+
+
+def _resumed(plan: Plan) -> tuple["list[_Trajectory]", dict[str, np.ndarray] | None]:
+    """What a killed run had finished, and the place of the group it was at."""
+    kept = plan.checkpoint.load() if plan.checkpoint is not None else None
+    if kept is None or "done_Q" not in kept:
+        return [], kept
+    columns = [kept[f"done_{name}"] for name in _Trajectory._fields]
+    return [_Trajectory(*each) for each in zip(*columns, strict=True)], kept
+
+
 @eqx.filter_jit
 def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, keys: Array) -> tuple[Weights, Frozen]:
     """Weights and fixed data of a group of replicas."""
     size = training.set_size(problem)
+    precision = jnp.float32 if draws == "single" else jnp.float64
 
     def one(Q: Array, M: Array, a: Array, key: Array) -> tuple[Weights, Frozen]:
         W, W_star = embed(Overlaps(Q, M, overlaps.P, a), problem.d, key)
         V = jnp.zeros_like(W) if training.has_momentum else jnp.zeros((problem.p, 0))
         X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
         if size is not None and not isinstance(problem.inputs, Samples):
-            X = _normals(draws, purpose_key(key, Purpose.DATASET), (size, problem.d)).astype(jnp.float64)
+            X = jax.random.normal(purpose_key(key, Purpose.DATASET), (size, problem.d), precision).astype(jnp.float64)
             y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
-        return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), key, X, y)
+        words = jax.random.key_data(purpose_key(key, Purpose.DATA)).astype(jnp.uint32)
+        return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
 
     return jax.vmap(one)(overlaps.Q, overlaps.M, overlaps.a, keys)
 
@@ -266,29 +345,43 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
     return jax.vmap(one)(weights, frozen)
 
 
-def _normals(draws: str, key: Array, shape: tuple[int, ...]) -> Array:
-    return jax.random.normal(key, shape, jnp.float32 if draws == "single" else jnp.float64)
-
-
 def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
     noise = jax.random.normal(key, z.shape[:-1], jnp.float64)
     return problem.target(z.astype(jnp.float64) @ W_star.T) + jnp.sqrt(problem.noise) * noise
 
 
+def _fresh(problem: Problem, frozen: Frozen, steps: Array, samples: Array) -> tuple[Array, Array]:
+    """Inputs and labels of some samples of some steps, each a function of its own step and number."""
+    quarter = four_of(problem.d)
+    shape = (len(steps), len(samples), quarter)
+    block = jnp.broadcast_to(jnp.arange(quarter, dtype=jnp.uint32), shape)
+    sample = jnp.broadcast_to(samples.astype(jnp.uint32)[:, None], shape)
+    low, high = (
+        jnp.broadcast_to(word.astype(jnp.uint32)[:, None, None], shape) for word in (steps & 0xFFFFFFFF, steps >> 32)
+    )
+    k0, k1 = frozen.words[0], frozen.words[1]
+    z = jnp.concatenate(four_normals(k0, k1, block, sample, low, high), axis=-1)[..., : problem.d]
+    xi = noise_normal(k0, k1, *(word[..., 0] for word in (sample, low, high))).astype(jnp.float64)
+    return z, problem.target(z.astype(jnp.float64) @ frozen.W_star.T) + jnp.sqrt(problem.noise) * xi
+
+
 def _draw(
-    draws: str, problem: Problem, training: SGD, frozen: Frozen, index: Any, part: Any, shape: tuple[int, ...]
+    draws: str, problem: Problem, training: SGD, frozen: Frozen, steps: Array, samples: Array
 ) -> tuple[Array, Array]:
-    """Inputs and labels of one draw: a function of the index (of a block or step) and the part alone."""
-    data = jax.random.fold_in(jax.random.fold_in(purpose_key(frozen.data, Purpose.DATA), index), part)
+    """Inputs and labels of some samples of some steps, along the first two axes."""
+    shape = (len(steps), len(samples))
+    if training.set_size(problem) is None and draws == "single":
+        return _fresh(problem, frozen, steps, samples)
+    data = jax.random.fold_in(jax.random.fold_in(purpose_key(frozen.data, Purpose.DATA), steps[0]), samples[0])
     if training.set_size(problem) is None:
-        z = _normals(draws, data, (*shape, problem.d))
+        z = jax.random.normal(data, (*shape, problem.d), jnp.float64)
         return z, _labels(problem, frozen.W_star, z, jax.random.fold_in(data, int(Purpose.LABEL_NOISE)))
     if isinstance(problem.inputs, Samples):
         X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
     else:
         X, y = frozen.X, frozen.y
-    if training.batch_size is None:  # the whole set, part after part; what runs over the end is not counted
-        rows = jnp.broadcast_to(jnp.minimum(part * shape[-1] + jnp.arange(shape[-1]), X.shape[0] - 1), shape)
+    if training.batch_size is None:  # the whole set; what runs over the end is not counted
+        rows = jnp.broadcast_to(jnp.minimum(samples, X.shape[0] - 1), shape)
     else:
         rows = jax.random.randint(data, shape, 0, X.shape[0])
     return X[rows], y[rows]
@@ -310,26 +403,44 @@ def _advance(
 
         return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
 
+    def updates(weights: Weights, frozen: Frozen, gradient: Callable[[Weights], tuple[Array, Array]]) -> Weights:
+        """All updates on one batch, from its gradient anywhere."""
+        follow = partial(update, problem, training, lengths=frozen.lengths)
+        if isinstance(training.reuse, Repeated):
+            return jax.lax.fori_loop(
+                0, training.reuse.times, lambda _, weights: follow(weights, gradient=gradient(weights)), weights
+            )
+        if isinstance(training.reuse, LookAhead):
+            W = weights.W - training.reuse.rate / problem.d * gradient(weights)[0]
+            return follow(weights, gradient=gradient(weights._replace(W=W)))
+        return follow(weights, gradient=gradient(weights))
+
     def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:
-        z, y = _draw(draws, problem, training, frozen, index, 0, (layout.steps_per_block, layout.batch))
+        first = index * layout.steps_per_block
+        z, y = _draw(
+            draws, problem, training, frozen, first + jnp.arange(layout.steps_per_block), jnp.arange(layout.batch)
+        )
 
         def step(s: Array, weights: Weights) -> Weights:
             inputs = z[s].astype(jnp.float64)
-            return update(problem, training, weights, frozen.lengths, gradient(weights, inputs, y[s]))
+            return updates(weights, frozen, lambda weights: gradient(weights, inputs, y[s]))
 
-        first = index * layout.steps_per_block
         low, high = jnp.maximum(before - first, 0), jnp.minimum(after - first, layout.steps_per_block)
         return jax.lax.fori_loop(low, high, step, weights)
 
     def step_in_parts(weights: Weights, frozen: Frozen, index: Array) -> Weights:
-        def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
-            z, y = _draw(draws, problem, training, frozen, index, number, (layout.part_size,))
-            inside = number * layout.part_size + jnp.arange(layout.part_size) < layout.batch
-            part_gradient = gradient(weights, z.astype(jnp.float64), y, inside.astype(jnp.float64))
+        def part(weights: Weights, number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+            samples = number * layout.part_size + jnp.arange(layout.part_size)
+            z, y = _draw(draws, problem, training, frozen, index[None], samples)
+            inside = (samples < layout.batch).astype(jnp.float64)
+            part_gradient = gradient(weights, z[0].astype(jnp.float64), y[0], inside)
             return jax.tree.map(jnp.add, total, part_gradient)
 
-        zero = (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a))
-        return update(problem, training, weights, frozen.lengths, jax.lax.fori_loop(0, layout.parts, part, zero))
+        def whole(weights: Weights) -> tuple[Array, Array]:
+            zero = (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a))
+            return jax.lax.fori_loop(0, layout.parts, partial(part, weights), zero)
+
+        return updates(weights, frozen, whole)
 
     if layout.parts == 1:
         first, last = before // layout.steps_per_block, -(-after // layout.steps_per_block)
@@ -338,4 +449,4 @@ def _advance(
         first, last = before, after
         body = step_in_parts
     replicas = jax.vmap(body, in_axes=(0, 0, None))
-    return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, index), weights)
+    return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, jnp.asarray(index)), weights)

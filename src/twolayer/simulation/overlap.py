@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.draws import chi, chi_table, normal_pair, normals, philox
 from twolayer.problem import Overlaps, Problem
-from twolayer.simulation.draws import chi, chi_table, normal, words
-from twolayer.training import SGD
+from twolayer.training import SGD, LookAhead, Repeated
 
 
 class State(NamedTuple):
@@ -55,7 +55,8 @@ def setting(problem: Problem, training: SGD) -> Setting:
     rows = 2 * p if training.has_momentum else p
     outside = min(rows, d - k)
     rest = d - k - outside
-    columns = min(p, training.samples_per_step(problem), rest)
+    # A batch used once enters through p combinations of its samples; used again, through each of them.
+    columns = min(training.samples_per_step(problem), rest, *([p] if training.is_fresh else []))
     degrees = [rest - column for column in range(columns)]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
     return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside)
@@ -144,30 +145,37 @@ def absorbed(
     return jnp.stack([jnp.stack([rows[i][j] if j <= i else zero for j in range(n)]) for i in range(n)])
 
 
-def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
+def pulls(problem: Problem, training: SGD, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
     r"""The pull of one sample on each neuron, and on its output weight: minus the rates times the loss' derivatives.
 
     .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
               \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
     """
-    problem, training = setting.problem, setting.training
-    p = problem.p
-    lam_star = jnp.asarray(setting.root) @ g_star
-    lam = state.M[-p:] @ g_star + state.L[-p:] @ g
     y = problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi
 
     def loss(lam: Array, a: Array) -> Array:
         return problem.loss(y, problem.student(lam, a))
 
-    by_field, by_weight = jax.grad(loss, argnums=(0, 1))(lam, state.a)
+    by_field, by_weight = jax.grad(loss, argnums=(0, 1))(lam, a)
     rate = training.learning_rate / problem.d
-    return -rate * by_field, -training.layer_ratio * rate * by_weight
+    pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
+    return pull, -training.layer_ratio * rate * by_weight
+
+
+def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
+    """The pulls of the sample with the given coordinates."""
+    p = setting.problem.p
+    lam_star = jnp.asarray(setting.root) @ g_star
+    lam = state.M[-p:] @ g_star + state.L[-p:] @ g
+    return pulls(setting.problem, setting.training, lam, lam_star, state.a, xi)
 
 
 def moved(setting: Setting, state: State) -> State:
     """Before the batch is added: weight decay, and the velocity joins the weights."""
     problem, training = setting.problem, setting.training
-    keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
+    keep = 1.0
+    if training.trains_first:
+        keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
     if not training.has_momentum:
         return State(keep * state.M, keep * state.L, state.a)
     p = problem.p
@@ -203,9 +211,10 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, An
     k, r = setting.problem.k, setting.outside
     with_rest = with_rest and setting.chi.shape[0] > 0
     number = k + r + with_rest + setting.is_noisy
-    numbers = [normal(word).astype(jnp.float64) for word in words(key, number, index, step)]
+    drawn = normals(key, number, index, step)
+    numbers = [x.astype(jnp.float64) for x in drawn]
     zero = jnp.zeros_like(numbers[0])
-    rest = chi(numbers[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
+    rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
     return Draw(_stack(numbers[:k]), _stack(numbers[k : k + r]), numbers[-1] if setting.is_noisy else zero, rest)
 
 
@@ -215,19 +224,29 @@ def _stack(numbers: list[Any]) -> Array:
 
 def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
     """The triangular factor of the Gram matrix of what the samples of a batch have outside every span."""
-    columns, rows = setting.chi.shape[0], min(setting.problem.p, setting.batch)
+    columns = setting.chi.shape[0]
+    rows = min(setting.problem.p, setting.batch) if setting.training.is_fresh else setting.batch
     below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
-    last = jnp.zeros_like(step[0]) + np.uint32(0xFFFFFFFF)
-    z = [normal(word).astype(jnp.float64) for word in words(key, columns + len(below), last, step)]
-    zero = jnp.zeros_like(z[0]) if z else jnp.zeros(())
-    entries = {(j, j): chi(z[j], setting.degrees[j], setting.chi[j]) for j in range(columns)}
-    entries |= dict(zip(below, z[columns:], strict=True))
-    found = [_stack([entries.get((i, j), zero) for j in range(columns)]) for i in range(rows)]
-    return jnp.stack(found)
+    number = columns + len(below)
+    block = jnp.arange(-(-number // 4), dtype=jnp.uint32)
+    last, low, high = (jnp.full_like(block, word) for word in (np.uint32(0xFFFFFFFF), *step))
+    words = philox(key, (block, last, low, high))
+    z = jnp.stack([*normal_pair(*words[:2]), *normal_pair(*words[2:])], axis=1).ravel()[:number]
+    factor = jnp.zeros((rows, columns))
+    if columns:
+        diagonal = np.arange(columns)
+        factor = factor.at[diagonal, diagonal].set(chi(z[:columns], jnp.asarray(setting.degrees), setting.chi))
+    if below:
+        factor = factor.at[*np.array(below).T].set(z[columns:].astype(jnp.float64))
+    return factor
 
 
 def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], drawn: Draw) -> State:
     """One step on one sample."""
+    if not setting.training.is_fresh:
+        rest = [drawn.rest] if setting.chi.shape[0] else []
+        g = jnp.concatenate([drawn.g, jnp.stack(rest)]) if rest else drawn.g
+        return several_steps(setting, state, lengths, drawn.g_star[None, :], g[None, :], drawn.xi[None])
     pull, da = forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
     c = jnp.concatenate([pull, pull]) if setting.training.has_momentum else pull
     state = moved(setting, state)
@@ -237,6 +256,46 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
     else:  # nothing is left outside: the coordinates are all there is
         L = state.L + c[:, None] * drawn.g[None, :]
     return constrained(setting, State(M, L, a), lengths)
+
+
+def several_steps(
+    setting: Setting,
+    state: State,
+    lengths: Float[Array, " p"],
+    G_star: Float[Array, "n k"],
+    G: Float[Array, "n m"],
+    xi: Float[Array, " n"],
+) -> State:
+    r"""All updates on one batch, each sample being used more than once.
+
+    Within the span of target, student and batch, of dimension :math:`k + r + \min(n_b, d - k - r)`, this is SGD on the
+    weights: ``G`` holds the coordinates of the inputs along the student's directions, then along those that the batch
+    itself adds (Bartlett's factor). Afterwards the student is triangular again.
+    """
+    reuse, training = setting.training.reuse, setting.training
+    added = G.shape[1] - setting.outside
+    state = State(state.M, jnp.concatenate([state.L, jnp.zeros((len(state.L), added))], axis=1), state.a)
+    rows = (lambda x: jnp.concatenate([x, x])) if training.has_momentum else (lambda x: x)
+
+    def pulls(state: State) -> tuple[Array, Array]:
+        if len(G) == 1:  # no batch axis, so that the step can be written out in scalars
+            return tuple(x[None, :] for x in forces(setting, state, G_star[0], G[0], xi[0]))  # pyright: ignore[reportReturnType]
+        return jax.vmap(lambda g_star, g, x: forces(setting, state, g_star, g, x))(G_star, G, xi)
+
+    def update(state: State, pull: Array, da: Array) -> State:
+        state = moved(setting, state)
+        M, L = state.M + rows(pull.T @ G_star), state.L + rows(pull.T @ G)
+        return constrained(setting, State(M, L, state.a + jnp.sum(da, axis=0)), lengths)
+
+    if isinstance(reuse, Repeated):
+        for _ in range(reuse.times):
+            state = update(state, *pulls(state))
+    elif isinstance(reuse, LookAhead):
+        p = setting.problem.p
+        pull = reuse.rate / training.learning_rate * pulls(state)[0]
+        ahead = State(state.M[-p:] + pull.T @ G_star, state.L[-p:] + pull.T @ G, state.a)
+        state = update(state, *pulls(ahead))
+    return State(state.M, lower(state.L) if added else state.L, state.a)
 
 
 class Sums(NamedTuple):
@@ -259,18 +318,3 @@ def batch_step(
     if factor.shape[1]:
         L = lower(jnp.concatenate([L, rows(R.T @ factor)], axis=1))
     return constrained(setting, State(state.M + rows(sums.star), L, state.a + sums.da), lengths)
-
-
-def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The lower-triangular factor of a matrix that may be singular: a column of no length is zero."""
-    n = A.shape[0]
-    columns: list[Array] = []
-    for j in range(n):
-        column = A[:, j]
-        for other in columns:
-            column = column - other * other[j]
-        pivot = column[j]
-        is_free = pivot > 1e-15 * A[j, j]
-        scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
-        columns.append(jnp.where(jnp.arange(n) >= j, column * scale, 0.0))
-    return jnp.stack(columns, axis=1)

@@ -22,10 +22,13 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import Applies, Exactness, Plan, Record, Status
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.description import Applies, Exactness, Plan, Record, Status, first_crossings
+from twolayer.expectation import Auto
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.errors import NUDGE
 from twolayer.theory.integrate import Solution, solve
-from twolayer.theory.saad_solla import LOOSER, NUDGE
+from twolayer.theory.saad_solla import LOOSER
+from twolayer.theory.scope import refusal
 from twolayer.training import SGD
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
@@ -160,6 +163,8 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
         lengths = jnp.sum(b**2, axis=1) + s**2
         growth = (jnp.sum(b * db, axis=1) + s * ds) / lengths
         db, ds = db - growth[:, None] * b, ds - growth * s
+    if not training.trains_first:
+        db, ds = jnp.zeros_like(b), jnp.zeros_like(s)
     return Particles(training.layer_ratio * force.a, db, ds)
 
 
@@ -220,14 +225,9 @@ def mean_field_applies(
     def no(reason: str) -> Applies:
         return Applies(False, exactness, reason)
 
-    if not isinstance(problem.inputs, Gaussian):
-        return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
-    if not isinstance(problem.loss, Square):
-        return no(f"it describes the square loss, but `problem.loss` is {problem.loss}.")
-    if not training.is_fresh:
-        return no(f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse.")
-    if training.has_momentum:
-        return no(f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}.")
+    reason = refusal(problem, training, Auto(), ())
+    if reason:
+        return no(reason)
     rate = float(training.learning_rate) / problem.p
     if rate > LARGEST_RATE:
         return no(f"it is gradient flow, gamma/p << 1, but gamma/p is {rate:.3g}; `SaadSolla` keeps the variance.")
@@ -286,8 +286,8 @@ def follow(
     status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
     crossing = np.full(plan.replicas, np.nan)
     if asked:
-        thresholds = np.broadcast_to(np.asarray(plan.risk_threshold, dtype=np.float64), (plan.replicas,))
-        crossing = np.asarray(_crossings(variants[0], data, p, starts, plan.times, accuracy.looser(1.0), thresholds))
+        sizes = accuracy.looser(1.0)
+        crossing = np.asarray(_crossings(variants[0], data, p, starts, plan.times, sizes, plan.risk_threshold))
         plan.progress(1.0)
     (Q, M, a), risk, (all_a, all_M, all_q) = value
     others = {"particle_a": all_a, "particle_M": all_M, "particle_q": all_q} if number > p else None
@@ -300,6 +300,7 @@ def follow(
         np.max(entries, axis=0),
         status.astype(np.int8),
         crossing,
+        first_crossings(plan, risk, Q, M)[1],
         landscapes.name,
         others=others,
     )

@@ -9,78 +9,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
-from twolayer.core.linalg import symmetrise
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
-from twolayer.expectation import Auto, Chosen, Moments
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.expectation import MOMENTS, Auto, Chosen
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.drift import drift
+from twolayer.theory.errors import carried, largest, nudged
 from twolayer.theory.integrate import Solution, solve
+from twolayer.theory.scope import refusal
 from twolayer.training import SGD
 
 # The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0
-# ... and from a start moved by this much, a few times the rounding of a number of order one.
-NUDGE = 1e-15
-
-
-def drift(
-    problem: Problem,
-    training: SGD,
-    overlaps: Overlaps,
-    moments: Moments,
-    variance: float = 1.0,
-) -> tuple[Float[Array, "p p"], Float[Array, "p k"], Float[Array, " p"]]:
-    r"""Time derivatives of Q, M and a in the limit d to infinity with :math:`n_b = o(d)`.
-
-    .. math::
-        \dot M = D_a \psi, \qquad
-        \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
-        \dot a = \kappa\,\chi
-
-    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the
-    sphere, with rows of squared length :math:`N_j`,
-
-    .. math::
-        \dot M_{jr} = (D_a \psi)_{jr} - \frac{M_{jr}}{2} \frac{\Phi_{jj}}{N_j}, \qquad
-        \dot Q_{jl} = \Phi_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\Phi_{jj}}{N_j} + \frac{\Phi_{ll}}{N_l}\Big)
-
-    Parameters
-    ----------
-    problem, training, overlaps
-        What is learned, how, and where it stands.
-    moments
-        Gaussian moments at these overlaps.
-    variance
-        1 with and 0 without the variance term (gradient flow).
-
-    Returns
-    -------
-    Derivatives of Q, M and a in units where one unit of time is ``p d / learning_rate`` samples.
-
-    Notes
-    -----
-    Assumes fresh samples, the square loss and no momentum. Checked against: the closed solution of phase retrieval at
-    p = 1, a plain NumPy solution for erf, direct SGD at growing d.
-
-    References
-    ----------
-    :cite:t:`saad1995`; normalisation of :cite:t:`arnaboldi2023`.
-    """
-    Q, M, a = overlaps.Q, overlaps.M, overlaps.a
-    psi_m = a[:, None] * moments.psi
-    psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
-    psi_var = a[:, None] * moments.phi_hd * a[None, :]
-    decay = problem.p * training.weight_decay
-    dM = psi_m - decay * M
-    dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var) - 2.0 * decay * Q
-    da = training.layer_ratio * moments.chi
-    if training.is_spherical:
-        # The length at hand, not the initial one: a deviation by rounding would grow wherever Phi_jj < 0.
-        growth = jnp.diagonal(dQ) / jnp.diagonal(Q)
-        dM = dM - 0.5 * M * growth[:, None]
-        dQ = dQ - 0.5 * Q * (growth[:, None] + growth[None, :])
-        dQ = dQ - jnp.diag(jnp.diagonal(dQ))
-    return dQ, dM, da
 
 
 class _Args(eqx.Module):
@@ -93,12 +33,14 @@ class _Args(eqx.Module):
     variance: float
     limit: Any
     threshold: Any
+    direction: Any  # of the target, when the threshold is on its overlap
 
 
 def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     moments = args.engine.moments(args.problem, overlaps)
-    return drift(args.problem, args.training, overlaps, moments, args.variance)
+    dQ, dM, da = drift(args.problem, args.training, overlaps, moments, args.variance)
+    return dQ, dM, da
 
 
 def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
@@ -108,6 +50,12 @@ def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
 def _risk_over_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
     overlaps = Overlaps(state[0], state[1], args.P, state[2])
     return args.engine.parts(args.problem, overlaps, ("excess_risk",))["excess_risk"] - args.threshold
+
+
+def _threshold_over_overlap(state: tuple[Array, Array, Array], args: _Args) -> Array:
+    Q, M, _ = state
+    cosines = M[:, args.direction] / jnp.sqrt(jnp.diagonal(Q) * jnp.diagonal(args.P)[args.direction])
+    return args.threshold - jnp.max(jnp.abs(cosines))
 
 
 @register
@@ -146,19 +94,15 @@ class SaadSolla(AbstractDescription):
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 
-        if not isinstance(problem.inputs, Gaussian):
-            return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
-        if not isinstance(problem.loss, Square):
-            return no(f"it describes the square loss, but `problem.loss` is {problem.loss}.")
-        if not training.is_fresh:
-            return no(
-                f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
-            )
-        if training.has_momentum:
-            return no(f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}.")
+        reason = refusal(problem, training, self.engine, MOMENTS)
+        if reason:
+            return no(reason)
         batch = training.samples_per_step(problem)
         if 2 * batch > problem.d:
-            return no(f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}.")
+            return no(
+                f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}; "
+                "`BatchMap` covers it."
+            )
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         statement = (
             f"error of a single run O(sqrt(gamma/(p d))), here {scatter:.2g} times a constant; of the mean O(1/d)"
@@ -177,24 +121,30 @@ class SaadSolla(AbstractDescription):
         looser: Any = 1.0,
         limit: Any = jnp.inf,
         threshold: Any = None,
+        direction: Any = None,
     ) -> Solution:
         """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
 
         It ends early where a squared row length exceeds ``limit``.
-        With a ``threshold`` the solution ends where the excess risk falls to it, and only that end is returned.
+        With a ``threshold`` the solution ends where the excess risk falls to it (with a ``direction``, where the
+        overlap with that target direction rises to it), and only that end is returned.
         """
         locate = threshold is not None
-        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold)
+        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold, direction)
         rtol = looser * jnp.maximum(self.rtol, engine.rtol)
         atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
         state = (start.Q, start.M, start.a)
-        stop = _risk_over_threshold if locate else _has_diverged
+        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
+        stop = watched if locate else _has_diverged
         return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.engine.choose(problem)
         variants = engine.variants()
-        work = len(variants) + 1 + (plan.risk_threshold is not None)
+        watches = [(plan.risk_threshold, None)] if plan.risk_threshold is not None else []
+        if plan.overlap_threshold is not None:
+            watches += [(np.full(plan.replicas, plan.overlap_threshold), np.asarray(r)) for r in range(problem.k)]
+        work = len(variants) + 1 + len(watches)
         times = jnp.asarray(plan.times)
         data = as_data((self, problem, training))
 
@@ -206,37 +156,24 @@ class SaadSolla(AbstractDescription):
         for number_done, variant in enumerate(variants):
             results.append(follow(variant, 1.0))
             plan.progress((number_done + 1) / work)
-        loose = [follow(variants[0], LOOSER, _nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
+        loose = [follow(variants[0], LOOSER, nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
         plan.progress((len(variants) + 1) / work)
 
-        combined = engine.combine(tuple(paths for paths, _, _ in results))
-        integration = jax.tree.map(
-            lambda fine, one, other: np.maximum(np.abs(fine - one), np.abs(fine - other)), results[0][0], *loose
-        )
-        # What has once gone apart may come together again at a common fixed point: the error does not shrink with time.
-        error = jax.tree.map(lambda x, y: np.maximum.accumulate(x + y, axis=1), combined.error, integration)
-        Q, M, a, risk = (np.asarray(x) for x in combined.value)
-        flat = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in error[:3]]
-
+        result = carried(engine, [paths for paths, _, _ in results], loose)
+        Q, M, a, risk = (np.asarray(x) for x in result.value)
         finished = np.all([np.asarray(done) for _, done, _ in results], axis=0)
         diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
         status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
-        crossing = np.full(plan.replicas, np.nan)
-        if plan.risk_threshold is not None:
-            crossing = _crossings(variants[0], *data, plan.starts, times, np.asarray(plan.risk_threshold))
-            plan.progress(1.0)
-        return Record(
-            Q, M, a, risk, error[3], np.max(flat, axis=0), status.astype(np.int8), np.asarray(crossing), engine.name
-        )
-
-
-def _nudged(starts: Overlaps, sign: float) -> Overlaps:
-    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
-    rng = np.random.default_rng(0)
-    size = sign * NUDGE
-    moved = [np.asarray(x) + size * rng.standard_normal(x.shape) * (1.0 + np.abs(x)) for x in (starts.Q, starts.M)]
-    Q = 0.5 * (moved[0] + np.swapaxes(moved[0], -1, -2))
-    return Overlaps(jnp.asarray(Q), jnp.asarray(moved[1]), starts.P, starts.a)
+        crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem.k), np.nan)
+        for number_done, (threshold, direction) in enumerate(watches):
+            found = np.asarray(crossings(variants[0], *data, plan.starts, times, threshold, direction))
+            if direction is None:
+                crossing = found
+            else:
+                overlap_time[:, int(direction)] = found
+            plan.progress((len(variants) + 2 + number_done) / work)
+        overlap_error, status = largest(*result.error[:3]), status.astype(np.int8)
+        return Record(Q, M, a, risk, result.error[3], overlap_error, status, crossing, overlap_time, engine.name)
 
 
 @eqx.filter_jit
@@ -267,22 +204,28 @@ def _trajectories(
 
 
 @eqx.filter_jit
-def _crossings(
+def crossings(
     engine: Chosen,
     description: SaadSolla,
     problem: Problem,
     training: SGD,
     starts: Overlaps,
-    times: Array,
-    threshold: Any,
+    times: Any,
+    thresholds: Any,
+    direction: Any = None,
+    looser: Any = 1.0,
 ) -> Array:
-    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
+    """The time at which the excess risk, or the overlap with a direction, reaches the threshold; NaN if it does not."""
 
-    def one(Q: Array, M: Array, a: Array) -> Array:
+    def one(Q: Array, M: Array, a: Array, threshold: Array) -> Array:
         start = Overlaps(Q, M, starts.P, a)
         span = jnp.stack([times[0], times[-1]])
-        solution = description.trajectory(engine, problem, training, start, span, threshold=threshold)
-        below = engine.parts(problem, start, ("excess_risk",))["excess_risk"] <= threshold
-        return jnp.where(below, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
+        solution = description.trajectory(
+            engine, problem, training, start, span, looser, threshold=threshold, direction=direction
+        )
+        args = _Args(problem, training, engine, starts.P, 1.0, None, threshold, direction)
+        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
+        is_there = watched((Q, M, a), args) <= 0.0
+        return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a)
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))

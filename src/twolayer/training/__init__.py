@@ -1,6 +1,8 @@
 """How the weights move."""
 
 from twolayer.training.clock import Clock as Clock
+from twolayer.training.schedule import PhasedClock as PhasedClock
+from twolayer.training.schedule import Schedule as Schedule
 from twolayer.training.sgd import SGD as SGD
 from twolayer.training.sgd import AbstractConstraint as AbstractConstraint
 from twolayer.training.sgd import AbstractLayers as AbstractLayers
@@ -9,5 +11,8 @@ from twolayer.training.sgd import Both as Both
 from twolayer.training.sgd import First as First
 from twolayer.training.sgd import Free as Free
 from twolayer.training.sgd import Fresh as Fresh
+from twolayer.training.sgd import LookAhead as LookAhead
+from twolayer.training.sgd import Repeated as Repeated
 from twolayer.training.sgd import Reused as Reused
+from twolayer.training.sgd import Second as Second
 from twolayer.training.sgd import Sphere as Sphere

@@ -32,6 +32,30 @@ class Reused(AbstractReuse):
     alpha: float = static(number("alpha", above=0.0))
 
 
+@register
+class Repeated(AbstractReuse):
+    """Every batch is new, and is used for several updates in a row before the next one is drawn.
+
+    One step is all updates on one batch; ``samples`` counts a sample once, however often it is used.
+    """
+
+    times: int = static(count("times", high=64), default=2)
+
+
+@register
+class LookAhead(AbstractReuse):
+    r"""Every batch is new, and the gradient is taken where a step along it would lead.
+
+    .. math:: \tilde W = W - \frac{\rho}{d} \nabla \sum_\nu \ell^\nu(W), \qquad
+              W^+ = W - \frac{\gamma}{d} \nabla \sum_\nu \ell^\nu(\tilde W)
+
+    on the same batch; a positive ``rate`` :math:`\rho` descends (extragradient, two passes over a sample), a negative
+    one ascends (sharpness-aware minimisation). The second layer stays where it is while the first looks ahead.
+    """
+
+    rate: Any = leaf(number("rate"))
+
+
 class AbstractLayers(eqx.Module):
     """Which layers are trained."""
 
@@ -49,6 +73,16 @@ class Both(AbstractLayers):
     """
 
     ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
+
+
+@register
+class Second(AbstractLayers):
+    r"""The second layer is trained, the first is frozen: a convex problem.
+
+    ``ratio`` is the second-layer rate over ``learning_rate``, as for `Both`.
+    """
+
+    ratio: Any = leaf(number("ratio", above=0.0), default=1.0)
 
 
 class AbstractConstraint(eqx.Module):
@@ -79,7 +113,7 @@ class SGD(eqx.Module):
     batch_size
         :math:`n_b`; 1 by default for fresh samples, the whole set for reused ones.
     reuse, layers, constraint
-        `Fresh` or `Reused`, `First` or `Both`, `Free` or `Sphere`.
+        `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First`, `Both` or `Second`; `Free` or `Sphere`.
     weight_decay, momentum
         :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`,
         :math:`W^+ = W + V^+`.
@@ -87,8 +121,10 @@ class SGD(eqx.Module):
 
     learning_rate: Any = leaf(number("learning_rate", above=0.0))
     batch_size: int | None = static(count("batch_size", optional=True))
-    reuse: AbstractReuse = leaf(instance("reuse", AbstractReuse, "Fresh() or Reused(alpha)"))
-    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First() or Both(ratio)"))
+    reuse: AbstractReuse = leaf(
+        instance("reuse", AbstractReuse, "Fresh(), Repeated(), LookAhead(rate) or Reused(alpha)")
+    )
+    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First(), Both(ratio) or Second(ratio)"))
     constraint: AbstractConstraint = leaf(instance("constraint", AbstractConstraint, "Free() or Sphere()"))
     weight_decay: Any = leaf(number("weight_decay", low=0.0))
     momentum: Any = leaf(number("momentum", low=0.0, below=1.0))
@@ -106,7 +142,7 @@ class SGD(eqx.Module):
         """``batch_size`` left out means one fresh sample, or the whole set when samples are reused."""
         self.learning_rate = learning_rate
         self.reuse = Fresh() if reuse is None else reuse
-        self.batch_size = 1 if batch_size is None and isinstance(self.reuse, Fresh) else batch_size
+        self.batch_size = 1 if batch_size is None and not self.has_fixed_set else batch_size
         self.layers = First() if layers is None else layers
         self.constraint = Free() if constraint is None else constraint
         self.weight_decay = weight_decay
@@ -119,13 +155,23 @@ class SGD(eqx.Module):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no sample is seen twice."""
+        """Whether every sample is used once."""
         return isinstance(self.reuse, Fresh)
+
+    @property
+    def has_fixed_set(self) -> bool:
+        """Whether the same samples come back in later steps."""
+        return isinstance(self.reuse, Reused)
 
     @property
     def layer_ratio(self) -> Any:
         r""":math:`\kappa`: 0 when the second layer is frozen."""
-        return self.layers.ratio if isinstance(self.layers, Both) else 0.0
+        return self.layers.ratio if isinstance(self.layers, Both | Second) else 0.0
+
+    @property
+    def trains_first(self) -> bool:
+        """Whether the first layer is trained."""
+        return not isinstance(self.layers, Second)
 
     @property
     def has_momentum(self) -> bool:

@@ -1,6 +1,7 @@
 """The verb that runs several descriptions from the same starts and judges them."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from twolayer.core.precision import double
 from twolayer.data import Finding, judge_account
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
-from twolayer.training import SGD
 from twolayer.verbs.evolve import Interrupted, check_ended, make_plan, run
+from twolayer.verbs.phases import Training, require
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
 
 def compare(
     problem: Problem,
-    training: SGD,
+    training: Training,
     descriptions: Any,
     *,
     until: float | int = 20.0,
     save: Any = 100,
     replicas: Any = 16,
     seed: Any = 0,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
+    overlap_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> "xr.DataTree":
     r"""Run several descriptions of one training side by side.
 
@@ -39,7 +42,7 @@ def compare(
 
     .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
 
-    over R replicas. The arguments are those of `evolve`.
+    over R replicas. The arguments are those of `evolve`; ``checkpoint`` is a folder, with a file for each simulation.
 
     Returns
     -------
@@ -57,15 +60,16 @@ def compare(
             description
         )
     named = dict(zip(_names(descriptions), descriptions, strict=True))
-    exactness = {name: each.require(problem, training).exactness for name, each in named.items()}
+    exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     with double():
-        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
+        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
+            place = None if checkpoint is None else Path(checkpoint) / f"{name}.npz"
             try:
-                results[name], stopped = run(problem, training, description, plan, told, report)
+                results[name], stopped = run(problem, training, description, plan, told, report, place)
             except KeyboardInterrupt:
                 stopped = True
             if stopped:
@@ -94,7 +98,7 @@ def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
 
 
 def _judge(
-    problem: Problem, training: SGD, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
+    problem: Problem, training: Training, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
 ) -> "xr.DataTree":
     import xarray as xr
 

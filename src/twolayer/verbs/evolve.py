@@ -1,6 +1,8 @@
 """The verb that checks, runs and labels one description."""
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -9,14 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from twolayer.core.checkpoint import Checkpoint
+from twolayer.core.codec import content_hash
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.fields import as_data, count, instance, number
+from twolayer.core.fields import as_data, count, flag, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
-from twolayer.description import AbstractDescription, Exactness, Plan, Record, Status
+from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
+from twolayer.verbs.phases import Training, follow, require
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,28 +39,31 @@ class Interrupted(KeyboardInterrupt):
 
 def evolve(
     problem: Problem,
-    training: SGD,
+    training: Training,
     description: AbstractDescription,
     *,
     until: float | int = 20.0,
     save: Any = 100,
     replicas: Any = 1,
     seed: Any = 0,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
+    overlap_threshold: float | int | None = None,
+    stop_at_threshold: bool = False,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> "xr.Dataset":
     r"""Follow a training run by one description.
 
     Parameters
     ----------
     problem, training, description
-        What is learned, how the weights move, and by which account we follow it.
+        What is learned, how the weights move (an `SGD`, or a `Schedule` of several), and by which account we follow it.
     until
         The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
     save
-        The times to save, or their number: time zero and a geometric grid up to ``until``. Times move to the nearest
-        step.
+        The times to save, or their number: time zero and a geometric grid up to ``until``; ``"linear:200"`` is an even
+        grid, ``"log:200"`` the geometric one. Times move to the nearest step.
     replicas
         Independent runs; replica n of any description has the same start for the same seed. A theory without randomness
         of its own from a start without randomness has one replica whatever is asked.
@@ -63,20 +71,32 @@ def evolve(
         The seed from which every random number comes.
     risk_threshold
         Record the first time at which the excess risk is at most this (``crossing_time``): exactly for a differential
-        equation, at the save points for a simulation on the weights.
+        equation, at the very step for `OverlapSGD`, at the save points for a simulation on the weights. One number, or
+        one for each replica.
+    overlap_threshold
+        Record for each target direction the first time at which the cosine of some neuron with it, of either sign, is
+        at least this (``overlap_time``), in the same way.
+    stop_at_threshold
+        Whether a replica ends when it has crossed all its thresholds; `OverlapSGD` then spends no more on it, and what
+        would come later is missing.
     throw
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
     progress
         Called with the fraction done.
+    checkpoint
+        A file in which a simulation keeps its place: killed at any moment, the same call goes on from there and ends
+        with the same numbers. It is removed at the end.
 
     Returns
     -------
     A labelled dataset with dimensions replica, time, i, j, r, s.
     """
     with double():
-        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold)
-        dataset, interrupted = run(problem, training, description, plan, told, progress)
+        plan, told = make_plan(
+            problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold, stop_at_threshold
+        )
+        dataset, interrupted = run(problem, training, description, plan, told, progress, checkpoint)
     if interrupted:
         raise Interrupted(dataset)
     if throw:
@@ -86,20 +106,26 @@ def evolve(
 
 def make_plan(
     problem: Problem,
-    training: SGD,
+    training: Training,
     until: float | int,
     save: Any,
     replicas: Any,
     seed: Any,
-    risk_threshold: float | int | None = None,
+    risk_threshold: Any = None,
+    overlap_threshold: Any = None,
+    stop_at_threshold: Any = False,
 ) -> tuple[Plan, dict[str, Any]]:
     """Check what is asked, and draw the starts; also what was asked in plain numbers, for the record."""
     instance("problem", Problem, "a Problem")(problem)
-    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     until = number("until", above=0.0)(until)
     replicas = count("replicas", high=10**7)(replicas)
     seed = count("seed", low=0, high=2**31 - 1)(seed)
-    risk_threshold = number("risk_threshold", above=0.0, optional=True)(risk_threshold)
+    risk_threshold, each_threshold = _risk_thresholds(risk_threshold, replicas)
+    overlap_threshold = number("overlap_threshold", above=0.0, below=1.0, optional=True)(overlap_threshold)
+    stop_at_threshold = flag("stop_at_threshold")(stop_at_threshold)
+    if stop_at_threshold and risk_threshold is None and overlap_threshold is None:
+        raise InvalidInput("Argument `stop_at_threshold` needs a `risk_threshold` or an `overlap_threshold`.")
     clock = training.clock(problem)
     steps = clock.steps(until)
     if steps < 1:
@@ -109,17 +135,41 @@ def make_plan(
         )
     if steps > MAX_STEPS:
         raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
-    save_steps = np.unique(clock.steps(_save_times(save, until, float(clock.time_per_step))))
-    times = [float(time) for time in save] if np.ndim(save) else int(save)  # pyright: ignore[reportArgumentType]
+    save_steps = np.unique(clock.steps(save_times(save, until, float(clock.time_per_step))))
+    asked = save if isinstance(save, str) else [float(time) for time in save] if np.ndim(save) else int(save)
     keys = _replica_keys(seed, replicas)
     starts = _draw(as_data(problem), keys)
     if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
         raise InvalidInput("On the sphere every row needs a length, but a row of the start is zero.")
-    told = {"until": until, "save": times, "replicas": replicas, "seed": seed, "risk_threshold": risk_threshold}
-    return Plan(starts, keys, save_steps, clock.time(save_steps), risk_threshold), told
+    told = {"until": until, "save": asked, "replicas": replicas, "seed": seed, "risk_threshold": risk_threshold}
+    told |= {"overlap_threshold": overlap_threshold, "stop_at_threshold": stop_at_threshold}
+    times = clock.time(save_steps)
+    return Plan(starts, keys, save_steps, times, each_threshold, overlap_threshold, stop_at_threshold), told
 
 
-def _save_times(save: Any, until: float | int, step: float) -> np.ndarray:
+def _risk_thresholds(asked: Any, replicas: int) -> tuple[Any, np.ndarray | None]:
+    """What was asked in plain numbers, and one threshold for each replica."""
+    if asked is None:
+        return None, None
+    if np.ndim(asked) == 0:
+        asked = number("risk_threshold", above=0.0)(asked)
+        return asked, np.full(replicas, float(asked))
+    each = np.asarray(asked, dtype=float)
+    if each.shape != (replicas,) or not np.all(np.isfinite(each)) or np.any(each <= 0.0):
+        raise InvalidInput(
+            f"Argument `risk_threshold` must be one positive number, or one for each of the {replicas} replicas."
+        )
+    return each.tolist(), each
+
+
+def save_times(save: Any, until: float | int, step: float) -> np.ndarray:
+    """The times to save, from a number, a grid in words or the times themselves; ``step`` is the time of one step."""
+    if isinstance(save, str):
+        kind, colon, points = save.partition(":")
+        if kind not in ("linear", "log") or not colon or not points.strip().isdecimal():
+            raise InvalidInput(f'Argument `save` must be a number, times, "linear:N" or "log:N", but is {save!r}.')
+        points = count("save", low=2, high=10**6)(int(points))
+        return np.linspace(0.0, until, points) if kind == "linear" else save_times(points, until, step)
     if isinstance(save, int | np.integer) and not isinstance(save, bool):
         points = count("save", low=2, high=10**6)(save)
         first = min(max(step, until / 1000), until)
@@ -148,21 +198,29 @@ def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
 
 def run(
     problem: Problem,
-    training: SGD,
+    training: Training,
     description: AbstractDescription,
     plan: Plan,
     told: dict[str, Any],
     progress: Callable[[float], None] | None = None,
+    checkpoint: str | Path | None = None,
 ) -> tuple["xr.Dataset", bool]:
     """Run one description through a plan and label the record; says whether it was interrupted."""
     instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
-    applies = description.require(problem, training)
-    if applies.exactness is not Exactness.EXACT and not problem.has_random_start:
+    applies = require(description, problem, training)
+    has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
+    if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
-    plan = Plan(
-        plan.starts, plan.keys, plan.steps, plan.times, plan.risk_threshold, progress or (lambda fraction: None)
-    )
-    record: Record = description.run(problem, training, plan)
+    place = None
+    if checkpoint is not None and isinstance(training, Schedule):
+        raise InvalidInput("Argument `checkpoint` is for one training method, but `training` is a Schedule.")
+    if checkpoint is not None:
+        spec = {"problem": problem, "training": training, "description": description} | told
+        place = Checkpoint(checkpoint, f"{content_hash(spec)} on {jax.default_backend()}")
+    plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
+    record: Record = follow(description, problem, training, plan)
+    if place is not None and not record.interrupted:
+        place.remove()
     samples = training.clock(problem).samples(plan.steps)
     labels = attributes(problem, training, description, applies, record, told)
     return to_dataset(record, plan, samples, float(problem.noise), labels), record.interrupted
@@ -171,15 +229,16 @@ def run(
 def first_replica(plan: Plan) -> Plan:
     """The plan for a deterministic account of a deterministic start: all replicas are the same."""
     starts = Overlaps(plan.starts.Q[:1], plan.starts.M[:1], plan.starts.P, plan.starts.a[:1])
-    return Plan(starts, plan.keys[:1], plan.steps, plan.times, plan.risk_threshold, plan.progress)
+    threshold = None if plan.risk_threshold is None else plan.risk_threshold[:1]
+    return dataclasses.replace(plan, starts=starts, keys=plan.keys[:1], risk_threshold=threshold)
 
 
 def check_ended(dataset: "xr.Dataset") -> None:
     """Raise when a replica did not reach its end, with the time and what is there."""
     status = dataset.status.values
-    if not status.any():
+    broken = np.flatnonzero((status != Status.DONE) & (status != Status.STOPPED))
+    if not broken.size:
         return
-    broken = np.flatnonzero(status)
     worst = Status(int(status[broken[0]]))
     finite = np.isfinite(dataset.risk.values[broken])
     reached = [float(dataset.time.values[row.argmin() - 1]) if row[0] else 0.0 for row in finite]

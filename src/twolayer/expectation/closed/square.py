@@ -1,9 +1,11 @@
 r"""Closed forms for units that are all :math:`x^2`: a few products of small matrices, no loop over units."""
 
-from typing import ClassVar
+import math
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array
+import numpy as np
+from jaxtyping import Array, Float
 
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits
 from twolayer.expectation.moments import unit_weights
@@ -21,6 +23,8 @@ class SquareUnits(AbstractRule):
         E[\mathcal E \ell\ell^T] = \tau_1 \Omega + 2\,\Omega D \Omega, \qquad
         E[\mathcal E^2 \ell\ell^T] = (\tau_1^2 + 2\tau_2 + \Delta)\,\Omega + 4\tau_1\,\Omega D\Omega
         + 8\,\Omega D\Omega D\Omega
+
+    See `increment_covariance_of_squares` for products of four fields.
     """
 
     others: tuple[AbstractEngine, ...] = ()
@@ -34,8 +38,6 @@ class SquareUnits(AbstractRule):
             return Suits(False, f"the student is {problem.student.activation}, not square")
         if units is None or not isinstance(units.activation, SquareActivation):
             return Suits(False, "the target is not a sum of squares")
-        if moment == "covariance":
-            return Suits(False, "no closed form for four displacements")
         return Suits(True)
 
     @classmethod
@@ -57,8 +59,75 @@ class SquareUnits(AbstractRule):
             "v": 2.0 * X1[:p],
             "phi_hd": 4.0 * X2[:p, :p],
         }
+        if "covariance" in wanted:
+            values["covariance"] = increment_covariance_of_squares(c, omega, overlaps.a, problem.noise)
         return {name: values[name] for name in wanted}
 
     @property
     def name(self) -> str:
         return "closed form (square)"
+
+
+def increment_covariance_of_squares(
+    c: Float[Array, " n"], omega: Float[Array, "n n"], a: Float[Array, " p"], noise: Any
+) -> Float[Array, "rows rows"]:
+    r"""The moment ``covariance`` of students and targets of squares, by a generating function.
+
+    With :math:`\Omega_s = \Omega (1 - 2 s D \Omega)^{-1}`,
+
+    .. math::
+        E[e^{s\mathcal E} \ell\ell^T] = V(s) = Z(s)\,\Omega_s, \qquad
+        E[e^{s\mathcal E} \ell_u\ell_w\ell_x\ell_y]
+        = \Omega_{s,uw} V_{xy} + \Omega_{s,ux} V_{wy} + \Omega_{s,uy} V_{wx}, \qquad
+        \log Z = \sum_n \frac{(2s)^n}{2n} \mathrm{tr}(D\Omega)^n + \frac{s^2 \Delta}{2}
+
+    and the powers of the displacement are coefficients of these series. Every entry of the increments is a displacement
+    or its square, times two fields.
+
+    Parameters
+    ----------
+    c, omega, a, noise
+        Weights of all units in the displacement, covariance of all fields, second layer, variance of the label noise.
+
+    Returns
+    -------
+    Covariance of the parts in the order of `increment_covariance`: a (p), M (p k), the linear and the square part of Q.
+
+    Notes
+    -----
+    Checked against: an exact rule in five fields, the polynomials of p = k = 1 written out.
+    """
+    n, p = len(c), len(a)
+    k = n - p
+    highest = 4
+    # Coefficients of the powers of s: those of Omega_s, of the derivative of log Z, of Z, of V.
+    fields = [omega]
+    for _ in range(highest):
+        fields.append(2.0 * (omega * c[None, :]) @ fields[-1])
+    slopes = [c @ jnp.diagonal(fields[order]) + (noise if order == 1 else 0.0) for order in range(highest)]
+    Z: list[Any] = [1.0]
+    for order in range(1, highest + 1):
+        Z.append(sum(slopes[i] * Z[order - 1 - i] for i in range(order)) / order)
+    V: list[Any] = [sum(Z[order - i] * fields[i] for i in range(order + 1)) for order in range(highest + 1)]
+
+    units, (left, right) = np.arange(p), np.triu_indices(p)
+    first = np.concatenate([units, np.repeat(units, k), left])
+    second = np.concatenate([units, np.tile(p + np.arange(k), p), right])
+    factor = jnp.concatenate([jnp.ones(p), 2.0 * jnp.repeat(a, k), 2.0 * (a[left] + a[right])])
+    linear, square = (first, second, factor), (left, right, 4.0 * a[left] * a[right])
+
+    def block(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any], powers: tuple[int, int]) -> Array:
+        u, w, scale = one
+        x, y, other_scale = other
+        order = sum(powers)
+        total = jnp.zeros((len(u), len(x)))
+        for i in range(order + 1):
+            A, B = fields[i], V[order - i]
+            total = total + A[u, w][:, None] * B[x, y][None, :] + A[u][:, x] * B[w][:, y] + A[u][:, y] * B[w][:, x]
+        means = [math.factorial(power) * V[power][i, j] for power, (i, j) in zip(powers, ((u, w), (x, y)), strict=True)]
+        covariance = math.factorial(order) * total - means[0][:, None] * means[1][None, :]
+        return scale[:, None] * covariance * other_scale[None, :]
+
+    mixed = block(linear, square, (1, 2))
+    top = jnp.concatenate([block(linear, linear, (1, 1)), mixed], axis=1)
+    return jnp.concatenate([top, jnp.concatenate([mixed.T, block(square, square, (2, 2))], axis=1)])

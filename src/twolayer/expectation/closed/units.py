@@ -25,6 +25,7 @@ from twolayer.expectation.closed.relu import (
     two_steps_and_a_relu,
     two_steps_and_a_sign,
     two_steps_and_two_units,
+    two_units,
 )
 from twolayer.expectation.closed.thresholds import (
     Thresholds,
@@ -67,13 +68,13 @@ def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "row
         \text{two relus: as in } \texttt{relu.py}
     """
     variance, noise = jnp.diagonal(C), units.noise
-    rest = safe_root(noisy_determinant(C, variance[:, None], variance[None, :], noise[:, None], noise[None, :]))
     kinds = set(units.is_relu.tolist())
     if kinds == {False}:
+        rest = safe_root(noisy_determinant(C, variance[:, None], variance[None, :], noise[:, None], noise[None, :]))
         return 2.0 / np.pi * jnp.arctan2(C, rest)
     kappa = variance + noise
     angle = arcsine(C, kappa[:, None], kappa[None, :])
-    relus = (rest + C * (np.pi / 2 + angle)) / (2.0 * np.pi)
+    relus = two_units(C, kappa[:, None], kappa[None, :])
     if kinds == {True}:
         return relus
     is_relu = jnp.asarray(units.is_relu)

@@ -16,7 +16,7 @@ from twolayer.core.scalar import Node, Program, Unsupported
 
 _BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
            "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-           "shift_right_logical": ">>", "shift_left": "<<"}  # fmt: skip
+           "shift_right_logical": ">>", "shift_right_arithmetic": ">>", "shift_left": "<<"}  # fmt: skip
 _PREDICATES = {"eq", "ne", "lt", "le", "gt", "ge"}
 _UNARY = {"sqrt": "math.sqrt", "abs": "abs", "floor": "math.floor", "sin": "math.sin", "cos": "math.cos",
           "atan2": "math.atan2", "asin": "math.asin", "acos": "math.acos", "atan": "math.atan", "log1p": "math.log1p",
@@ -58,28 +58,6 @@ def functions() -> dict[str, Any]:
 
         return types.float32(types.int32), code
 
-    f32 = np.float32
-
-    @inline
-    def log32(x):
-        bits = bits_of_single(x)
-        # Halve the mantissa's range around one: the exponent is that of x / sqrt(1/2).
-        shifted = np.int32(bits - np.int32(0x3F3504F3))
-        exponent = np.int32(shifted >> np.int32(23))
-        m = single_of_bits(np.int32(bits - np.int32(exponent << np.int32(23)))) - f32(1.0)
-        e = f32(exponent)
-        z = m * m
-        y = f32(7.0376836292e-2) * m + f32(-1.1514610310e-1)
-        y = y * m + f32(1.1676998740e-1)
-        y = y * m + f32(-1.2420140846e-1)
-        y = y * m + f32(1.4249322787e-1)
-        y = y * m + f32(-1.6668057665e-1)
-        y = y * m + f32(2.0000714765e-1)
-        y = y * m + f32(-2.4999993993e-1)
-        y = y * m + f32(3.3333331174e-1)
-        y = y * m * z + f32(-2.12194440e-4) * e - f32(0.5) * z
-        return m + y + f32(0.693359375) * e
-
     @inline
     def exp64(x):
         x = min(max(x, -708.0), 709.0)
@@ -104,7 +82,10 @@ def functions() -> dict[str, Any]:
     def logistic64(x):
         return 1.0 / (1.0 + exp64(-x))
 
-    return {"log32": log32, "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64}
+    return {
+        "bits_of_single": bits_of_single, "single_of_bits": single_of_bits,
+        "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64,
+    }  # fmt: skip
 
 
 def _cast(dtype: Any, text: str) -> str:
@@ -112,6 +93,16 @@ def _cast(dtype: Any, text: str) -> str:
     if dtype == np.bool_:
         return f"({text})"
     return f"np.{dtype.name}({text})" if dtype != np.float64 else f"({text})"
+
+
+def _bitcast(before: Any, after: Any) -> str:
+    """The function that reads the same bits as another type."""
+    names = {("float32", "int32"): "bits_of_single", ("int32", "float32"): "single_of_bits"}
+    names |= {("uint32", "int32"): "np.int32", ("int32", "uint32"): "np.uint32"}
+    pair = (np.dtype(before).name, np.dtype(after).name)
+    if pair not in names:
+        raise Unsupported(f"bits of {pair[0]} as {pair[1]}")
+    return names[pair]
 
 
 def _constant(node: Node) -> str:
@@ -155,7 +146,7 @@ def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: An
     if name == "is_finite":
         return f"(abs({arguments[0]}) < np.inf)"
     if name == "log":
-        return f"log32({arguments[0]})" if np.dtype(dtype) == np.float32 else f"math.log({arguments[0]})"
+        return _cast(dtype, f"math.log({arguments[0]})")
     if name in ("exp", "tanh", "logistic") and np.dtype(dtype) == np.float64:
         return f"{name}64({arguments[0]})"
     if name == "erfc":
@@ -177,17 +168,21 @@ WIDTH = 32
 AHEAD = 32
 
 
-def _text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+def text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+    """A node as an expression; results of operations are named by the prefix and their number."""
     if node.number is None:
         return _constant(node)
     return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
 
 
-def _body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
+def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
     """The operations as assignments."""
     lines = []
     for number, op in enumerate(program.ops):
-        arguments = [_text(node, prefix, inputs) for node in op.arguments]
+        arguments = [text(node, prefix, inputs) for node in op.arguments]
+        if op.primitive.name == "bitcast_convert_type":
+            lines.append(f"{prefix}{number} = {_bitcast(op.arguments[0].dtype, op.dtype)}({arguments[0]})")
+            continue
         lines.append(f"{prefix}{number} = {_line(op.primitive.name, arguments, dict(op.parameters), op.dtype)}")
     return lines
 
@@ -206,10 +201,10 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
     names = [f"x{n}" for n in range(state + fixed)]
     key = ["k0 = words[i]", f"k1 = words[{width} + i]"]
     count = ["low = np.uint32({} & 0xFFFFFFFF)", "high = np.uint32({} >> 32)"]
-    drawing = _body(draws, "d", ["k0", "k1", "low", "high"])
-    drawn = [_text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
+    drawing = body(draws, "d", ["k0", "k1", "low", "high"])
+    drawn = [text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
     after = [f"state[{n * width} + i] = {{}}" for n in range(state)]
-    results = lambda inputs: [_text(node, "t", inputs) for node in step.outputs]  # noqa: E731
+    results = lambda inputs: [text(node, "t", inputs) for node in step.outputs]  # noqa: E731
 
     def indent(depth: int, lines: Sequence[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
@@ -226,7 +221,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*key, *drawing, *(f"buffer[{n * width} + i] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for i in range({width}):"]),
             *indent(3, [f"g{n} = buffer[{n * width} + i]" for n in range(numbers)]),
-            *indent(3, [*before, *_body(step, "t", inputs), *stores]),
+            *indent(3, [*before, *body(step, "t", inputs), *stores]),
         ]
     else:
         inputs = [*names, *(f"g{n}" for n in range(numbers))]
@@ -240,7 +235,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*drawing, *(f"buffer[{n * AHEAD} + j] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for j in range(min({AHEAD}, last - block)):"]),
             *indent(3, [f"g{n} = buffer[{n * AHEAD} + j]" for n in range(numbers)]),
-            *indent(3, _body(step, "t", inputs)),
+            *indent(3, body(step, "t", inputs)),
             *indent(3, [f"y{n} = {value}" for n, value in enumerate(results(inputs))]),
             *indent(3, [f"x{n} = y{n}" for n in range(state)]),
             *indent(1, [f"state[{n}] = x{n}" for n in range(state)]),
@@ -250,9 +245,15 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
 
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
     """The kernel for so many replicas, compiled; it advances the state in place and lets other threads run."""
+    width = 1 if replicas < 8 else WIDTH
+    return Kernel(compiled_text(source(draws, step, state, fixed, width), "kernel", frozenset({"contract"})), width)
+
+
+@lru_cache(maxsize=64)
+def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..., None]:
+    """A function of a text that we have written, compiled once; it lets other threads run."""
     from numba import njit
 
-    width = 1 if replicas < 8 else WIDTH
     space = {"np": np, "math": math, **functions()}
-    exec(compile(source(draws, step, state, fixed, width), "<overlap kernel>", "exec"), space)  # our text, no user's
-    return Kernel(njit(error_model="numpy", fastmath={"contract"}, nogil=True)(space["kernel"]), width)
+    exec(compile(code, "<kernel>", "exec"), space)  # our text, no user's
+    return njit(error_model="numpy", fastmath=set(fastmath), nogil=True)(space[name])

@@ -1,0 +1,315 @@
+"""Figures of exit times: their law, and how they change with the dimension, the width and the learning rate."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from twolayer.core.errors import InvalidInput
+from twolayer.plots.style import (
+    COLUMN,
+    DARK_GREY,
+    LEGEND_LINE,
+    LINESTYLES,
+    PALETTE,
+    TITLE_LINE,
+    grow,
+    new_figure,
+    put_title,
+    style,
+)
+from twolayer.verbs import ExitTime
+from twolayer.verbs.exit_result import Sample
+
+# Name, colour and line of each estimate: with noise in the colour of what it corrects.
+LOOKS: dict[str, tuple[str, str, Any]] = {
+    "annealed": ("annealed", PALETTE[3], LINESTYLES[3]),
+    "quenched": ("quenched", PALETTE[2], "-"),
+    "quenched_with_noise": ("quenched, SGD noise", PALETTE[2], LINESTYLES[1]),
+    "ode": ("ODE", PALETTE[1], "-"),
+    "ode_with_noise": ("ODE, SGD noise", PALETTE[1], LINESTYLES[1]),
+    "ode_at_finite_d": ("ODE, SGD noise at finite $d$", PALETTE[1], LINESTYLES[2]),
+}
+MEASURED: dict[str, Any] = {"ls": "", "marker": "o", "color": PALETTE[0], "mfc": "white", "capsize": 1.5, "zorder": 4}
+AXES = {
+    "d": r"dimension  $d$",
+    "p": r"width  $p$",
+    "learning_rate": r"learning rate  $\gamma$",
+    "threshold": r"threshold  $T$",
+}
+
+
+def exit_law(result: ExitTime, title: str | None = None) -> Figure:
+    r"""The law of the exit time: how many runs, and how many starts of the ODE, have exited by a time.
+
+    Parameters
+    ----------
+    result
+        What `twolayer.exit_time` returned.
+    title
+        Written above the figure; formulas stand between dollars.
+
+    Returns
+    -------
+    A figure of one journal column. Steps: the measured distribution function, with the band that contains all of the
+    true one with probability 95% (Dvoretzky, Kiefer and Wolfowitz), and that of the ODE over random starts. Vertical
+    lines: means, by formula, by the ODE and as measured (with the band of two standard errors).
+    """
+    if not isinstance(result, ExitTime):
+        raise InvalidInput(f"Argument `result` must be what `exit_time` returned, but is a {type(result).__name__}.")
+    with style():
+        figure = new_figure(COLUMN, 2.6)
+        ax = figure.subplots()
+        entries = _draw_samples(ax, result) + _draw_means(ax, result)
+        ax.set_xlabel(r"exit time  $t$")
+        ax.set_ylabel("fraction that has exited")
+        ax.set_ylim(0.0, 1.02)
+        ax.set_xlim(*_time_limits(result))
+        top = ax.secondary_xaxis("top", functions=_steps(result))
+        top.set_xlabel("steps")
+        ax.tick_params(which="both", top=False)
+        _legend(figure, entries, 2)
+        _title(figure, title, [result])
+    return figure
+
+
+def exit_scan(results: Sequence[ExitTime], axis: str, title: str | None = None, ratio: bool = False) -> Figure:
+    r"""The steps to the exit against one number that changes between results.
+
+    Parameters
+    ----------
+    results
+        What `twolayer.exit_time` returned, several times.
+    axis
+        ``"d"``, ``"p"``, ``"learning_rate"`` or ``"threshold"``.
+    title
+        Written above the figure; formulas stand between dollars.
+    ratio
+        Show measured over predicted, one set of points for each prediction, in place of the steps themselves.
+
+    Returns
+    -------
+    A figure of one journal column. Lines: mean steps by the formulas and the ODE; points: measured means with two
+    standard errors. Against the dimension the steps are divided by it: growth as :math:`d \log d` is a straight line.
+    Against the learning rate the optimal one is marked, and others that theory singles out where they are in view.
+    Where some runs did not exit there is no point, since the mean of the others would mislead; the legend says so.
+    """
+    results = sorted(results, key=lambda result: getattr(result, _checked(axis)))
+    if len(results) < 2 or not all(isinstance(result, ExitTime) for result in results):
+        raise InvalidInput("Argument `results` must be a list of at least two results of `exit_time`.")
+    x = np.array([getattr(result, axis) for result in results], dtype=float)
+    with style():
+        figure = new_figure(COLUMN, 2.6)
+        ax = figure.subplots()
+        ax.set_xlabel(AXES[axis])
+        if axis in ("d", "p", "threshold"):
+            ax.set_xscale("log")
+        if axis == "p":
+            ax.set_xticks(x, [f"{value:g}" for value in x])
+            ax.minorticks_off()
+        entries = _draw_ratios(ax, results, x) if ratio else _draw_steps(ax, results, x, axis)
+        ax.set_xlim(*_margins(ax, x))
+        if axis == "learning_rate":
+            entries += _mark_rates(ax, results, x)
+        _legend(figure, entries, 2)
+        _title(figure, title, results)
+    return figure
+
+
+def _checked(axis: str) -> str:
+    if axis not in AXES:
+        raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {axis!r}.")
+    return axis
+
+
+# -------------------------------------------------------------------------------------------------------- law
+
+
+def _draw_samples(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
+    entries: list[tuple[Any, str]] = []
+    end = max(_time_limits(result)[1], *(s.exited.max(initial=0.0) for s in _samples(result)), 0.0)
+    if result.measured is not None:
+        times, fraction = _distribution(result.measured.times, end)
+        (line,) = ax.step(times, fraction, where="post", color=PALETTE[0])
+        margin = np.sqrt(np.log(2.0 / 0.05) / (2.0 * result.measured.size))
+        low, high = np.clip(fraction - margin, 0.0, 1.0), np.clip(fraction + margin, 0.0, 1.0)
+        band = ax.fill_between(times, low, high, step="post", color=PALETTE[0], alpha=0.2)
+        entries.append(((band, line), f"measured: {result.measured.size} runs"))
+    if result.ode_sample is not None and result.ode_sample.size > 1:
+        times, fraction = _distribution(result.ode_sample.times, end)
+        (line,) = ax.step(times, fraction, where="post", color=PALETTE[1], lw=0.9)
+        entries.append((line, f"ODE: {result.ode_sample.size} starts"))
+    return entries
+
+
+def _samples(result: ExitTime) -> list[Sample]:
+    return [sample for sample in (result.measured, result.ode_sample) if sample is not None]
+
+
+def _distribution(times: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
+    """Ordered times up to the end and the fraction that has exited by then; those that never do count in the whole."""
+    exited = np.sort(times[np.isfinite(times)])
+    fraction = np.arange(exited.size + 1) / times.size
+    return np.concatenate([[0.0], exited, [end]]), np.append(fraction, fraction[-1])
+
+
+def _draw_means(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
+    entries: list[tuple[Any, str]] = []
+    if result.measured is not None and np.isfinite(result.measured.mean):
+        mean, error = result.measured.mean, np.nan_to_num(result.measured.standard_error)
+        band = ax.axvspan(mean - 2 * error, mean + 2 * error, color=PALETTE[0], alpha=0.15)
+        line = ax.axvline(mean, color=PALETTE[0], lw=0.8, ls=":")
+        entries.append(((band, line), "mean: measured"))
+    for name, value in result.estimates.items():
+        label, color, linestyle = LOOKS[name]
+        # The shift at large d is left out where that at this d is shown.
+        if name.endswith("with_noise") or not np.isfinite(value.value):
+            continue
+        line = ax.axvline(value.value, color=color, lw=0.9, ls=":" if name == "ode" else linestyle)
+        entries.append((line, f"mean: {label}"))
+    return entries
+
+
+def _time_limits(result: ExitTime) -> tuple[float, float]:
+    shown = [sample.exited for sample in _samples(result)]
+    shown.append(np.array([value.value for value in result.estimates.values() if np.isfinite(value.value)]))
+    times = np.concatenate(shown)
+    if not times.size:
+        return 0.0, 1.0
+    high = max(float(np.quantile(times, 0.99)), float(np.max(shown[-1], initial=0.0)))
+    low = max(0.0, float(np.min(times)) - 0.1 * (high - float(np.min(times))))
+    return low, high + 0.05 * (high - low) if high > low else low + 1.0
+
+
+def _steps(result: ExitTime) -> Any:
+    unit = result.steps_per_time
+    return (lambda time: time * unit, lambda steps: steps / unit)
+
+
+# ------------------------------------------------------------------------------------------------------ scans
+
+
+def _draw_steps(ax: Axes, results: Sequence[ExitTime], x: np.ndarray, axis: str) -> list[tuple[Any, str]]:
+    unit = x if axis == "d" else np.ones_like(x)
+    ax.set_ylabel(r"steps to the exit$\,/\,d$" if axis == "d" else "steps to the exit")
+    ax.set_yscale("linear" if axis == "d" else "log")
+    entries: list[tuple[Any, str]] = []
+    for name, (label, color, linestyle) in LOOKS.items():
+        values = _means(results, name) / unit
+        if np.isfinite(values).any():
+            (line,) = ax.plot(x, values, color=color, ls=linestyle)
+            entries.append((line, label))
+    measured, error = _measured(results)
+    if np.isfinite(measured).any():
+        points = ax.errorbar(x, measured / unit, 2.0 * error / unit, **MEASURED)
+        entries.append((points, "measured, two standard errors"))
+    return entries + _left_out(results, x)
+
+
+def _draw_ratios(ax: Axes, results: Sequence[ExitTime], x: np.ndarray) -> list[tuple[Any, str]]:
+    ax.set_ylabel("measured / predicted")
+    ax.axhline(1.0, color=DARK_GREY, lw=0.5)
+    measured, error = _measured(results)
+    entries: list[tuple[Any, str]] = []
+    for name, (label, color, linestyle) in LOOKS.items():
+        values = _means(results, name)
+        if np.isfinite(values / measured).any():
+            bars = ax.errorbar(x, measured / values, 2.0 * error / values, color=color, ls=linestyle, capsize=1.5)
+            entries.append((bars, label))
+    if not entries:
+        raise InvalidInput("Argument `results` holds no measured time to divide by a prediction.")
+    return entries + _left_out(results, x)
+
+
+def _left_out(results: Sequence[ExitTime], x: np.ndarray) -> list[tuple[Any, str]]:
+    """A line of the legend that names the points without a measured mean because some runs did not exit."""
+    missing = [
+        f"{place:.3g}"
+        for place, result in zip(x, results, strict=True)
+        if result.measured is not None and result.measured.exited.size < result.measured.size
+    ]
+    return [(Line2D([], [], ls=""), f"not all runs exit at {', '.join(missing)}")] if missing else []
+
+
+def _margins(ax: Axes, x: np.ndarray) -> tuple[float, float]:
+    """All places, also those without a point, with a margin."""
+    if ax.get_xscale() == "log":
+        factor = (x[-1] / x[0]) ** 0.05
+        return x[0] / factor, x[-1] * factor
+    return x[0] - 0.05 * (x[-1] - x[0]), x[-1] + 0.05 * (x[-1] - x[0])
+
+
+def _mark_rates(ax: Axes, results: Sequence[ExitTime], x: np.ndarray) -> list[tuple[Any, str]]:
+    """Vertical lines at the learning rates that theory singles out."""
+    marks = (
+        ("optimal_learning_rate", r"$\gamma_{\mathrm{opt}}$", "--"),
+        ("recovery_learning_rate", r"recovery only below", ":"),
+        ("maximal_learning_rate", r"$\gamma_{\max}$", "-"),
+    )
+    entries: list[tuple[Any, str]] = []
+    for name, label, linestyle in marks:
+        value = getattr(results[0], name)
+        if value is not None and x.min() <= value <= 1.05 * x.max():
+            entries.append((ax.axvline(value, color=DARK_GREY, lw=0.7, ls=linestyle), label))
+    return entries
+
+
+def _means(results: Sequence[ExitTime], name: str) -> np.ndarray:
+    found = [result.estimates.get(name) for result in results]
+    values = [np.nan if value is None or not np.isfinite(value.value) else value.value for value in found]
+    return np.array([value * result.steps_per_time for value, result in zip(values, results, strict=True)])
+
+
+def _measured(results: Sequence[ExitTime]) -> tuple[np.ndarray, np.ndarray]:
+    """Measured mean steps and their standard errors; NaN where not all runs have exited, since a mean would mislead."""
+    samples = [result.measured for result in results]
+    rows = [
+        (np.nan, np.nan)
+        if sample is None or sample.exited.size < sample.size
+        else (sample.mean * result.steps_per_time, sample.standard_error * result.steps_per_time)
+        for sample, result in zip(samples, results, strict=True)
+    ]
+    means, errors = np.array(rows, dtype=float).T
+    return means, errors
+
+
+# ------------------------------------------------------------------------------------------------------ words
+
+SYMBOLS = {"p": "p", "d": "d", "noise": r"\Delta", "learning_rate": r"\gamma", "threshold": "T"}
+
+
+def _title(figure: Figure, title: str | None, results: Sequence[ExitTime]) -> None:
+    """The title that was given, or the numbers that are the same in all results."""
+    if title:
+        put_title(figure, title)
+        return
+    words = []
+    for name, symbol in SYMBOLS.items():
+        values = {getattr(each, name) for each in results}
+        if len(values) == 1:
+            words.append(f"${symbol}={_shown(values.pop())}$")
+        elif name == "learning_rate" and all(_is_optimal(each) for each in results):
+            words.append(r"$\gamma=\gamma_{\mathrm{opt}}$")
+    figure.suptitle(", ".join(words))
+    grow(figure, TITLE_LINE)
+
+
+def _is_optimal(result: ExitTime) -> bool:
+    optimal = result.optimal_learning_rate
+    return optimal is not None and bool(np.isclose(result.learning_rate, optimal))
+
+
+def _shown(value: float | int) -> str:
+    if value >= 1e5 and value == 10 ** round(np.log10(value)):
+        return f"10^{{{round(np.log10(value))}}}"
+    return f"{value:.4g}" if not float(value).is_integer() else f"{int(value)}"
+
+
+def _legend(figure: Figure, entries: list[tuple[Any, str]], columns: int) -> None:
+    """Below the panel, where it covers nothing."""
+    handles, labels = zip(*entries, strict=True)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    grow(figure, LEGEND_LINE * -(-len(labels) // columns))

@@ -1,0 +1,325 @@
+r"""The deterministic map that SGD on large batches follows: gradient descent on the risk, and the noise of a batch.
+
+Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star`, spanning the target,
+and :math:`E^\perp`. In these coordinates the mean of a step is a step of gradient descent on the population risk, and
+what a batch adds outside every known direction is a matrix whose square is known. Nothing is inverted.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.fields import as_data, flag, instance, static
+from twolayer.core.linalg import root
+from twolayer.core.pace import Pace
+from twolayer.core.registry import register
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.expectation import Auto, Chosen
+from twolayer.expectation.moments import student_weights
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.errors import carried, largest, nudged
+from twolayer.theory.scope import refusal
+from twolayer.theory.watch import Watch, as_times
+from twolayer.training import SGD
+
+NEEDED = ("excess_risk", "phi_hd")
+# Replicas that are followed side by side: more would need memory for the points of an engine.
+TOGETHER = 256
+
+
+class Frame(NamedTuple):
+    """The rows of the weights in an orthonormal frame; those of the velocity come first where there is momentum."""
+
+    M: Float[Array, "rows k"]  # coordinates within the target's span
+    L: Float[Array, "rows rows"]  # coordinates outside
+    a: Float[Array, " p"]
+
+
+def frame_of(overlaps: Overlaps, has_momentum: bool) -> Frame:
+    r"""Coordinates with the given overlaps: :math:`\hat M = M P_c^{-T}` and :math:`L = (Q^\perp)^{1/2}`."""
+    M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(overlaps.P), overlaps.M.T, lower=True).T
+    L = root(overlaps.perpendicular)
+    if has_momentum:  # the velocity starts at zero
+        M, L = jnp.concatenate([jnp.zeros_like(M), M]), jax.scipy.linalg.block_diag(jnp.zeros_like(L), L)
+    return Frame(M, L, overlaps.a)
+
+
+def overlaps_of(frame: Frame, P: Float[Array, "k k"]) -> Overlaps:
+    """The overlaps of the weights."""
+    p = len(frame.a)
+    M, L = frame.M[-p:], frame.L[-p:]
+    return Overlaps(M @ M.T + L @ L.T, M @ jnp.linalg.cholesky(P).T, P, frame.a)
+
+
+def map_step(
+    problem: Problem,
+    training: SGD,
+    engine: Chosen,
+    P: Float[Array, "k k"],
+    lengths: Float[Array, " p"],
+    frame: Frame,
+    finite: bool = False,
+) -> tuple[Frame, Float[Array, ""]]:
+    r"""One step on a batch of :math:`n_b \to \infty` fresh samples, and the excess risk before it.
+
+    .. math::
+        M^+ &= M + \tfrac{\gamma_d}{p} D_a \psi, \qquad a^+ = a + \kappa\tfrac{\gamma_d}{p}\,\chi, \\
+        Q^+ &= Q + \tfrac{\gamma_d}{p} (D_a \varphi + \varphi^T D_a) + \tfrac{\gamma_d^2}{p^2} D_a \Big[
+        \tfrac{d}{n_b}\,\varphi^{HD} + v\,\Omega^{-1} v^T \Big] D_a, \qquad \gamma_d = \gamma\,\tfrac{n_b}{d}
+
+    The forces are derivatives of the risk, :math:`\tfrac1p D_a\,E[\sigma' \mathcal E z^T] = -\partial_W \mathcal R`, so
+    that in the coordinates of the weights
+
+    .. math::
+        \hat M^+ = \hat M - \gamma_d\,\partial_{\hat M} \mathcal R, \qquad
+        L^+ = \mathrm{LQ}\Big[ L - \gamma_d\,\partial_L \mathcal R,\ \ \gamma_d \sqrt{\tfrac{d}{n_b}}\,
+        \tfrac1p D_a (\varphi^{HD})^{1/2} \Big], \qquad a^+ = a - \kappa\gamma_d\,\partial_a \mathcal R
+
+    which contains :math:`v\,\Omega^{-1} v^T` as a square and keeps Q positive at any overlaps, singular ones included.
+    The rows are brought back to their ``lengths`` on the sphere, by the full root.
+
+    Parameters
+    ----------
+    problem, training
+        What is learned, and how.
+    engine
+        The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``.
+    P, lengths, frame
+        Target-target overlaps, initial lengths of the rows, and where the weights are.
+    finite
+        Whether Q follows its exact conditional mean at finite d and :math:`n_b` instead: the bracket is then
+
+        .. math:: \tfrac{1}{n_b} E\big[\sigma' \sigma'^T \mathcal E^2 (d - r + \ell^T \Omega^+ \ell)\big]
+                  + \big(1 - \tfrac{1}{n_b}\big) v\,\Omega^+ v^T, \qquad r = \mathrm{rank}\,\Omega
+
+        where :math:`E[F (\ell^T\Omega^+\ell - r)] = 2\,\partial_s E_{s\Omega}[F]` at s = 1.
+
+    Notes
+    -----
+    Assumes fresh samples and the square loss. On the sphere ``finite`` is the conditional mean before the rows are
+    brought back. Checked against: the overlap process at growing :math:`n_b`, its mean over one step at d = 10 with
+    three samples, a plain NumPy map, the ODE.
+
+    References
+    ----------
+    :cite:t:`arnaboldi2024batch`; :cite:t:`dandi2023giant` for giant steps.
+    """
+    p, d, n_b = problem.p, problem.d, training.samples_per_step(problem)
+    rate = training.learning_rate * n_b / d
+    chol = jnp.linalg.cholesky(P)
+
+    def risk(M: Array, L: Array, a: Array) -> Array:
+        overlaps = Overlaps(M @ M.T + L @ L.T, M @ chol.T, P, a)
+        return engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
+
+    M, L, a = frame.M[-p:], frame.L[-p:], frame.a
+    value, slopes = jax.value_and_grad(risk, argnums=(0, 1, 2))(M, L, a)
+    dM, dL = -rate * slopes[0], -rate * slopes[1]
+    da = -training.layer_ratio * rate * slopes[2]
+    if not training.trains_first:
+        return Frame(frame.M, frame.L, a + da), value
+
+    def phi_hd(scale: Array) -> Array:
+        overlaps = Overlaps(scale * (M @ M.T + L @ L.T), scale * (M @ chol.T), scale * P, a)
+        return engine.parts(problem, overlaps, ("phi_hd",))["phi_hd"]
+
+    one = jnp.ones(())
+    c = rate * student_weights(problem, a)
+    if finite:
+        phi, by_scale = jax.jvp(phi_hd, (one,), (one,))
+        spread = c[:, None] * (d * phi + 2.0 * by_scale) * c[None, :] - (dM @ dM.T + dL @ dL.T)
+    else:
+        spread = c[:, None] * (d * phi_hd(one)) * c[None, :]
+    noise = root(spread / n_b)
+
+    keep = 1.0 - training.weight_decay * rate
+    if training.has_momentum:
+        V_M, V_L = training.momentum * frame.M[:p] + dM, training.momentum * frame.L[:p] + dL
+        M, L = jnp.concatenate([V_M, keep * M + V_M]), jnp.concatenate([V_L, keep * L + V_L])
+        noise = jnp.concatenate([noise, noise])
+    else:
+        M, L = keep * M + dM, keep * L + dL
+    L = jnp.linalg.qr(jnp.concatenate([L, noise], axis=1).T, mode="r").T
+    if training.is_spherical:
+        size = jnp.sqrt(jnp.sum(M[-p:] ** 2, axis=1) + jnp.sum(L[-p:] ** 2, axis=1))
+        scale = jnp.ones(len(M)).at[-p:].set(lengths / size)[:, None]
+        M, L = scale * M, scale * L
+    return Frame(M, L, a + da), value
+
+
+def regime(problem: Problem, training: SGD) -> str:
+    r"""The limit that a batch size and learning rate are closest to, in words.
+
+    Per step and unit, the drift is of order :math:`\gamma_d/p`; relative to it the noise of the batch is of order
+    :math:`\gamma/p`, and the square of the drift of order :math:`\gamma_d/p`, with
+    :math:`\gamma_d = \gamma n_b/d`. A rate below a hundredth counts as small, above ten as large; a batch below d/10 as
+    small, above 10 d as large.
+    """
+    ratio = training.samples_per_step(problem) / problem.d
+    noise = float(training.learning_rate) / problem.p
+    drift = noise * ratio
+    if ratio < 0.1 and noise > 10.0:
+        return "noise dominated: lengths grow, or directions are lost on the sphere"
+    if max(noise, drift) < 0.01:
+        return "gradient flow: small steps and little noise"
+    if ratio < 0.1:
+        return "online: small batches, the ODE of SaadSolla"
+    if ratio <= 10.0:
+        return "giant batch: drift, noise and the square of the drift all count"
+    return "population gradient descent: giant steps with little noise"
+
+
+class _Run(NamedTuple):
+    """One replica on its way."""
+
+    frame: Frame
+    lengths: Any
+    thresholds: Any
+    crossing: Any  # the steps at which the thresholds were first reached, -1 before
+
+
+@register
+class BatchMap(AbstractDescription):
+    r"""The deterministic map of the overlaps that SGD follows as the batch grows, :math:`n_b \to \infty`.
+
+    .. math:: Q^+ = Q + \tfrac{\gamma_d}{p} \Psi^{(GF)} + \tfrac{\gamma_d^2}{p^2} D_a \Big[
+              \tfrac{d}{n_b}\,\varphi^{HD} + v\,\Omega^{-1} v^T \Big] D_a, \qquad \gamma_d = \gamma\,\tfrac{n_b}{d}
+
+    One step of the map is one step of training: batches :math:`n_b = \alpha d`, :math:`n_b = d^\mu` and giant steps
+    alike. For :math:`n_b \ll d` it is the ODE of `SaadSolla` in steps, for :math:`n_b \gg d` gradient descent on the
+    population risk. A single run scatters around it by order :math:`\sqrt{\gamma/(pd)}`, that is :math:`1/\sqrt{n_b}`
+    at given :math:`\gamma_d`; the mean of many runs is shifted by order :math:`1/n_b`. See `map_step` for all
+    equations, and :cite:t:`arnaboldi2024batch`, :cite:t:`dandi2023giant`.
+
+    Parameters
+    ----------
+    finite
+        Whether each step is the exact conditional mean at finite d and :math:`n_b` instead of its limit.
+    engine
+        How the engines of the Gaussian moments are chosen.
+    """
+
+    finite: bool = static(flag("finite"), default=False)
+    engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ("arnaboldi2024batch", "dandi2023giant")
+
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        reason = refusal(problem, training, self.engine, NEEDED, momentum=True)
+        if reason:
+            return Applies(False, Exactness.LIMIT_BATCH, reason)
+        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        statement = (
+            f"{regime(problem, training)}; error of a single run O(sqrt(gamma/(p d))), O(1/sqrt(n_b)) at given "
+            f"gamma n_b/d, here {scatter:.2g} times a constant; of the mean the square of it"
+        )
+        return Applies(True, Exactness.LIMIT_BATCH, statement)
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        engine = self.engine.choose(problem, NEEDED)
+        variants = engine.variants()
+        settings = [(variant, plan.starts) for variant in variants]
+        settings += [(variants[0], nudged(plan.starts, sign)) for sign in (1.0, -1.0)]
+        paths, crossings = [], []
+        for number, (variant, starts) in enumerate(settings):
+            share = 1.0 / len(settings)
+            path, crossing = self._follow(variant, problem, training, plan, starts, number * share, share)
+            paths.append(path)
+            crossings.append(crossing)
+        result = carried(engine, paths[: len(variants)], paths[len(variants) :])
+        Q, M, a, risk = (np.asarray(x) for x in result.value)
+        lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
+        Q, M, a, risk, risk_error, error = (
+            blanked(lost, x) for x in (Q, M, a, risk, result.error[3], largest(*result.error[:3]))
+        )
+        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
+        times = as_times(crossings[0], training.clock(problem))
+        return Record(Q, M, a, risk, risk_error, error, status, *times, engine.name)
+
+    def _follow(
+        self, engine: Chosen, problem: Problem, training: SGD, plan: Plan, starts: Overlaps, done: float, share: float
+    ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """Q, M, a and excess risk at the save points with one variant of the engines, and the crossing steps."""
+        data = (engine, *as_data((problem, training)), starts.P, Watch.of(plan))
+        run = _begin(*data, starts, Watch.thresholds(plan))
+        saved = [_measured(*data, run)]
+        for first, last, is_saved in Pace().strides(plan.steps):
+            run = jax.block_until_ready(_advance(self.finite, *data, run, np.asarray(first), np.asarray(last)))
+            if is_saved:
+                saved.append(_measured(*data, run))
+            plan.progress(done + share * last / int(plan.steps[-1]))
+        crossing = np.asarray(_watched(*data, run, np.asarray(plan.steps[-1])).crossing)
+        path = (np.stack([np.asarray(x) for x in column], axis=1) for column in zip(*saved, strict=True))
+        return tuple(np.where(np.isfinite(x), x, np.nan) for x in path), crossing
+
+
+@eqx.filter_jit
+def _begin(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, starts: Overlaps, thresholds: Any
+) -> _Run:
+    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _Run:
+        frame = frame_of(Overlaps(Q, M, P, a), training.has_momentum)
+        return _Run(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(1 + problem.k, -1.0))
+
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+
+
+def _for_each(function: Callable[[_Run], Any], run: _Run) -> Any:
+    return jax.lax.map(function, run, batch_size=min(TOGETHER, len(run.crossing)))
+
+
+@eqx.filter_jit
+def _measured(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run
+) -> tuple[Array, Array, Array, Array]:
+    def one(run: _Run) -> tuple[Array, Array, Array, Array]:
+        overlaps = overlaps_of(run.frame, P)
+        risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
+        return overlaps.Q, overlaps.M, overlaps.a, risk
+
+    return _for_each(one, run)
+
+
+@eqx.filter_jit
+def _watched(engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run, last: Any) -> _Run:
+    """After the last step there is no other that would look back at it."""
+
+    def one(run: _Run) -> _Run:
+        overlaps = overlaps_of(run.frame, P)
+        risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
+        return run._replace(crossing=watch.crossed(overlaps, risk, run.thresholds, run.crossing, last))
+
+    return _for_each(one, run) if watch.is_on else run
+
+
+@eqx.filter_jit
+def _advance(
+    finite: bool,
+    engine: Chosen,
+    problem: Problem,
+    training: SGD,
+    P: Array,
+    watch: Watch,
+    run: _Run,
+    first: Any,
+    last: Any,
+) -> _Run:
+    """All replicas from one step to another."""
+
+    def one(run: _Run) -> _Run:
+        def step(number: Array, run: _Run) -> _Run:
+            frame, risk = map_step(problem, training, engine, P, run.lengths, run.frame, finite)
+            before = overlaps_of(run.frame, P)
+            crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))
+            return run._replace(frame=frame, crossing=crossing)
+
+        return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, run)
+
+    return _for_each(one, run)

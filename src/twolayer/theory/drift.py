@@ -1,0 +1,122 @@
+r"""The mean motion of the overlaps in the limit of high dimension: each of its parts once."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.linalg import pair_positions, symmetrise
+from twolayer.expectation import Moments
+from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD
+
+
+class Change(NamedTuple):
+    """A change, or a rate of change, of the overlaps."""
+
+    Q: Float[Array, "p p"]
+    M: Float[Array, "p k"]
+    a: Float[Array, " p"]
+
+
+def pack(change: Change) -> Float[Array, " entries"]:
+    """As one vector: a, then M row by row, then the pairs j <= l of Q."""
+    rows, columns = np.triu_indices(len(change.a))
+    return jnp.concatenate([change.a, change.M.reshape(-1), change.Q[rows, columns]])
+
+
+def unpack(x: Float[Array, " entries"], p: int, k: int) -> Change:
+    """From one vector."""
+    return Change(x[p + p * k :][pair_positions(p)], x[p : p + p * k].reshape(p, k), x[:p])
+
+
+def tangent(overlaps: Overlaps, change: Change) -> Change:
+    r"""A small change after the rows are brought back to their lengths, to first order.
+
+    .. math::
+        \delta M_{jr} - \frac{M_{jr}}{2} \frac{\delta Q_{jj}}{Q_{jj}}, \qquad
+        \delta Q_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\delta Q_{jj}}{Q_{jj}} + \frac{\delta Q_{ll}}{Q_{ll}}\Big)
+
+    It is linear in the change. The lengths are those at hand, not the initial ones: a deviation by rounding would grow
+    wherever the rows shrink.
+    """
+    growth = jnp.diagonal(change.Q) / jnp.diagonal(overlaps.Q)
+    dM = change.M - 0.5 * overlaps.M * growth[:, None]
+    dQ = change.Q - 0.5 * overlaps.Q * (growth[:, None] + growth[None, :])
+    return Change(dQ - jnp.diag(jnp.diagonal(dQ)), dM, change.a)
+
+
+def mean_increments(
+    problem: Problem, training: SGD, overlaps: Overlaps, moments: Moments, variance: Any = 1.0
+) -> Change:
+    r"""The mean of what one sample adds, divided by :math:`\gamma_d/p`, at leading order in d.
+
+    .. math:: D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad D_a \psi, \qquad \kappa\,\chi
+
+    for Q, M and a, without weight decay and before rows are brought back; ``variance`` multiplies the second term.
+    Q and M stay where only the second layer is trained.
+    """
+    a = overlaps.a
+    da = training.layer_ratio * moments.chi
+    if not training.trains_first:
+        return Change(jnp.zeros_like(overlaps.Q), jnp.zeros_like(overlaps.M), da)
+    psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
+    psi_var = a[:, None] * moments.phi_hd * a[None, :]
+    dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var)
+    return Change(dQ, a[:, None] * moments.psi, da)
+
+
+def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
+    r"""With weight decay, where the first layer is trained: :math:`-2p\lambda_w Q`, :math:`-p\lambda_w M` are added."""
+    if not training.trains_first:
+        return change
+    decay = problem.p * training.weight_decay
+    return Change(change.Q - 2.0 * decay * overlaps.Q, change.M - decay * overlaps.M, change.a)
+
+
+def drift(
+    problem: Problem,
+    training: SGD,
+    overlaps: Overlaps,
+    moments: Moments,
+    variance: float = 1.0,
+) -> Change:
+    r"""Time derivatives of Q, M and a in the limit d to infinity with :math:`n_b = o(d)`.
+
+    .. math::
+        \dot M = D_a \psi, \qquad
+        \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
+        \dot a = \kappa\,\chi
+
+    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the
+    sphere, with rows of squared length :math:`N_j`,
+
+    .. math::
+        \dot M_{jr} = (D_a \psi)_{jr} - \frac{M_{jr}}{2} \frac{\Phi_{jj}}{N_j}, \qquad
+        \dot Q_{jl} = \Phi_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\Phi_{jj}}{N_j} + \frac{\Phi_{ll}}{N_l}\Big)
+
+    Parameters
+    ----------
+    problem, training, overlaps
+        What is learned, how, and where it stands.
+    moments
+        Gaussian moments at these overlaps.
+    variance
+        1 with and 0 without the variance term (gradient flow).
+
+    Returns
+    -------
+    Derivatives of Q, M and a in units where one unit of time is ``p d / learning_rate`` samples.
+
+    Notes
+    -----
+    Assumes fresh samples, the square loss and no momentum. Checked against: the closed solution of phase retrieval at
+    p = 1, a plain NumPy solution for erf, direct SGD at growing d.
+
+    References
+    ----------
+    :cite:t:`saad1995`; normalisation of :cite:t:`arnaboldi2023`.
+    """
+    change = decayed(problem, training, overlaps, mean_increments(problem, training, overlaps, moments, variance))
+    return tangent(overlaps, change) if training.is_spherical and training.trains_first else change

@@ -1,0 +1,363 @@
+r"""Phase retrieval on the sphere: how fast the saddle is left, and what is known of it in closed form.
+
+Target :math:`(\lambda^\star)^2`, student :math:`\frac1p \sum_j \lambda_j^2`, rows of unit length, fresh samples. A
+random start has :math:`m_j = w_j \cdot w^\star` and :math:`Q_{jl}`, :math:`j \ne l`, of order :math:`1/\sqrt d`: next
+to the saddle :math:`m = 0, Q = I` of the limiting ODE. The exit at level T is the time at which the excess risk
+
+.. math:: \mathcal R - \frac\Delta2 = 1 - \frac2p |m|^2 + \frac1{p^2} \mathrm{tr}\,Q^2
+
+has fallen to :math:`(1 - T)` times its initial value. Times are on the clock of the package,
+:math:`t = \gamma\,\mathrm{samples} / (p d)`. The rates are plain arithmetic, to be differentiated or mapped.
+
+References: :cite:t:`arnaboldi2023escaping`, where the shift by the noise of SGD and the optimal rate are not given.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from twolayer.core.estimate import Estimate
+from twolayer.description import Applies, Exactness
+from twolayer.problem import Gaussian, Problem, RandomStart, Square
+from twolayer.problem.activations import SquareActivation
+from twolayer.theory.random_start import mean_log_overlap, mean_over_overlap, overlap_rule
+from twolayer.training import SGD
+
+# How many standard errors a bound on the error of a sampled mean contains.
+STANDARD_ERRORS = 5.0
+
+
+def applies(problem: Problem, training: SGD) -> Applies:
+    """Whether the formulas of this file are about the problem and training."""
+
+    def no(reason: str) -> Applies:
+        return Applies(False, Exactness.LIMIT_D, reason)
+
+    units, student = problem.target.units, problem.student
+    if units is None or problem.k != 1 or not isinstance(units.activation, SquareActivation):
+        return no("the target is not phase retrieval.")
+    if not (np.allclose(np.asarray(units.weights), 1.0) and np.allclose(np.asarray(problem.P), 1.0)):
+        return no("the target is not of unit size.")
+    if not isinstance(student.activation, SquareActivation):
+        return no(f"the student is {student.activation}, not square.")
+    second_layer = np.nan if student.is_random else 1.0
+    if not np.allclose(second_layer if isinstance(student.second_layer, str) else student.second_layer, 1.0):
+        return no("the second layer of the student is not of ones.")
+    if not isinstance(problem.inputs, Gaussian) or not isinstance(problem.loss, Square):
+        return no("the inputs are not Gaussian, or the loss is not the square loss.")
+    start = problem.start
+    if not (isinstance(start, RandomStart) and start.law == "sphere" and float(start.norm) == 1.0):
+        return no("the start is not uniform on the unit sphere.")
+    if not training.is_spherical or not training.is_fresh or training.has_momentum:
+        return no("the training is not plain SGD on the sphere with fresh samples.")
+    if float(training.layer_ratio) != 0.0 or float(training.weight_decay) != 0.0:
+        return no("the second layer is trained, or there is weight decay.")
+    if 2 * training.samples_per_step(problem) > problem.d:
+        return no("the batch is not much smaller than d.")
+    return Applies(True, Exactness.LIMIT_D, "phase retrieval on the sphere from random starts")
+
+
+# ------------------------------------------------------------------------------------------------------ rates
+
+
+def rate_constant(p: Any, noise: Any) -> Any:
+    r""":math:`c_p = 1 + \frac1p + \frac4{p^2} + \frac\Delta2`, which sets every rate below."""
+    return 1.0 + 1.0 / p + 4.0 / p**2 + noise / 2.0
+
+
+def growth_rate(p: Any, learning_rate: Any, noise: Any) -> Any:
+    r"""The rate at which the overlap with the target grows at the saddle.
+
+    .. math:: |m|^2 \propto e^{r_p t}, \qquad r_p = 8 \Big[1 - \frac{\gamma}{p} c_p\Big]
+
+    Checked against: the Jacobian of the drift at :math:`m = 0, Q = I`.
+    """
+    return 8.0 * (1.0 - learning_rate / p * rate_constant(p, noise))
+
+
+def relaxation_rate(p: Any, learning_rate: Any) -> Any:
+    r"""The rate :math:`\frac8p (1 - \frac{8\gamma}{p^2})` at which :math:`Q_{jl}`, :math:`j \ne l`, relaxes there.
+
+    It is negative for :math:`\gamma > p^2/8`: the neurons then align with each other while they leave the saddle, and
+    the exit times below, which take this alignment for gone, do not hold. Checked against: the Jacobian of the drift.
+    """
+    return 8.0 / p * (1.0 - 8.0 * learning_rate / p**2)
+
+
+def maximal_learning_rate(p: Any, noise: Any) -> Any:
+    r"""The learning rate :math:`p / c_p` at which :math:`r_p` vanishes: the saddle is left only below it."""
+    return p / rate_constant(p, noise)
+
+
+def optimal_learning_rate(p: Any, noise: Any) -> Any:
+    r"""The learning rate of the fewest steps to the exit, at leading order in :math:`\log d`.
+
+    .. math:: \gamma_{opt} = \frac{p}{2 c_p} = \frac{p^3}{(2 + \Delta) p^2 + 2 p + 8}
+
+    There :math:`r_p = 4`; it is half of `maximal_learning_rate`. From p = 2 on it exceeds `recovery_learning_rate`: the
+    saddle is left in the fewest steps, but the run does not end near the target.
+    """
+    return p / (2.0 * rate_constant(p, noise))
+
+
+def recovery_learning_rate(p: Any, noise: Any) -> Any:
+    r"""The learning rate :math:`2p / (12 + \Delta)` above which no run ends near the target.
+
+    Where all neurons coincide up to sign the dynamics is that of one neuron at the rate :math:`\gamma / p`, and the
+    informed fixed point is there only as long as one neuron escapes.
+    """
+    return p * maximal_learning_rate(1.0, noise)
+
+
+def overparametrisation_gain(p: Any, noise: Any) -> Any:
+    r"""How many times fewer steps p neurons need than one, each at its optimal rate, at leading order in log d.
+
+    .. math:: \frac{\nu(1)}{\nu(p)} \to \frac{c_1}{c_p}, \qquad
+              \frac{c_1}{c_\infty} = \frac{12 + \Delta}{2 + \Delta}
+
+    ``p`` may be infinite.
+    """
+    return rate_constant(1.0, noise) / rate_constant(p, noise)
+
+
+def noise_strength(p: Any, noise: Any) -> Any:
+    r"""The variance that one sample adds to each :math:`m_j` at the saddle, in units of :math:`(\gamma/pd)^2`.
+
+    .. math:: V_p = 4\,E[\mathcal E^2 \lambda_j^2 \lambda_\star^2] = 4 \Big(10 - \frac6p + \frac8{p^2} + \Delta\Big)
+    """
+    return 4.0 * (10.0 - 6.0 / p + 8.0 / p**2 + noise)
+
+
+def noise_factor(p: Any, learning_rate: Any, noise: Any) -> Any:
+    r"""How many times larger the initial :math:`|m|^2` seems because SGD is noisy: :math:`1 + \gamma V_p / (p\,r_p)`.
+
+    At the saddle each :math:`\sqrt d\,m_j` is an unstable Ornstein-Uhlenbeck process of rate :math:`r_p / 2`. What the
+    noise has added by the time of the exit is Gaussian like the start itself. At p = 1 and the optimal rate the factor
+    is 2 for every noise.
+    """
+    rate = growth_rate(p, learning_rate, noise)
+    return 1.0 + learning_rate * noise_strength(p, noise) / (p * rate)
+
+
+def noise_shift(p: Any, learning_rate: Any, noise: Any) -> Any:
+    r"""How much earlier than the ODE the runs leave the saddle, :math:`\frac1{r_p} \log(1 + \gamma V_p / (p\,r_p))`.
+
+    Of order one, whatever d is; derived for :math:`d \to \infty`, see `noise_correction` for finite d. Checked against:
+    `OverlapSGD`.
+    """
+    return np.log(noise_factor(p, learning_rate, noise)) / growth_rate(p, learning_rate, noise)
+
+
+def alignment_strength(p: Any, learning_rate: Any, noise: Any) -> Any:
+    r"""The variance that one sample adds to each :math:`Q_{jl}`, :math:`j \ne l`, there, in the same units.
+
+    .. math:: V^Q_p = 16\,E\Big[\lambda_j^2 \lambda_l^2 \Big(\mathcal E + \frac\gamma p \mathcal E^2\Big)^2\Big]
+
+    Under the weight :math:`\lambda_j^2 \lambda_l^2` the displacement is
+    :math:`\chi^2_1 - \chi^2_{p+4}/p + \sqrt\Delta\,\xi`, whose moments follow from its cumulants. Checked against:
+    quadrature.
+    """
+    n = p + 4.0
+    k1, k2, k3, k4 = 1.0 - n / p, 2.0 + 2.0 * n / p**2 + noise, 8.0 - 8.0 * n / p**3, 48.0 + 48.0 * n / p**4
+    second = k2 + k1**2
+    third = k3 + 3.0 * k2 * k1 + k1**3
+    fourth = k4 + 4.0 * k3 * k1 + 3.0 * k2**2 + 6.0 * k2 * k1**2 + k1**4
+    rate = learning_rate / p
+    return 16.0 * (second + 2.0 * rate * third + rate**2 * fourth)
+
+
+# ----------------------------------------------------------------------------------------- linearised exit times
+
+
+def annealed_time(p: int, d: int, learning_rate: float, noise: float, threshold: float) -> float:
+    r"""The exit time of the mean overlap: :math:`E|m_0|^2 = p/d` in place of the overlap of a start.
+
+    .. math:: t^{anl} = \frac1{r_p} \log \frac{(p + 1)\,[T d + 1 - T]}{2p}
+
+    Linearised at the saddle: for :math:`T \ll 1` and :math:`T d \gg 1`.
+    """
+    rate = growth_rate(p, learning_rate, noise)
+    return float(np.log((p + 1) * (threshold * d + 1.0 - threshold) / (2 * p)) / rate)
+
+
+def quenched_times(
+    overlap: Any, alignment: Any, p: int, d: int, learning_rate: float, noise: float, threshold: float
+) -> Any:
+    r"""The exit time from each start, linearised at the saddle.
+
+    .. math:: t = \frac1{r_p} \log \frac{T p (p + 1) + (2 p |m_0|^2 - \tau)(1 - T)}{2 p |m_0|^2}
+
+    Parameters
+    ----------
+    overlap, alignment
+        :math:`|m_0|^2` and :math:`\tau = \sum_{j \ne l} Q_{jl}^2` of the starts.
+
+    Notes
+    -----
+    Assumes that the alignment has gone by the time of the exit, and :math:`T \ll 1`. Where the alignment is so large
+    that the threshold is passed without any overlap, which is rare for :math:`T d \gg 1`, the time is zero.
+    """
+    rate = growth_rate(p, learning_rate, noise)
+    overlap = np.asarray(overlap)
+    needed = threshold * p * (p + 1) + (2 * p * overlap - np.asarray(alignment)) * (1.0 - threshold)
+    return np.log(np.maximum(needed / (2 * p * overlap), 1.0)) / rate
+
+
+def quenched_time(
+    p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Any = None, alignment: Any = None
+) -> Estimate:
+    r"""The mean of `quenched_times` over random starts.
+
+    At p = 1 the law of the start is integrated. For p > 1 the mean of the logarithm of the overlap, which makes nearly
+    all of the scatter, is integrated too (`mean_log_overlap`), and the rest is averaged over the given starts; the
+    error is five standard errors of that.
+
+    Notes
+    -----
+    Jensen's inequality puts it above `annealed_time`; the two meet as p grows, since :math:`|m_0|^2 d/p \to 1`.
+    """
+
+    def time(square: np.ndarray, aligned: Any) -> np.ndarray:
+        return quenched_times(square, aligned, p, d, learning_rate, noise, threshold)
+
+    if p == 1:
+        return mean_over_overlap(lambda square: time(square, 0.0), d)
+    return mean_with_control(time(overlap, alignment), overlap, p, d, learning_rate, noise)
+
+
+def mean_with_control(times: Any, overlap: Any, p: int, d: int, learning_rate: float, noise: float) -> Estimate:
+    r"""The mean exit time over the law of the start, from a sample of starts and their exit times.
+
+    .. math:: E[t] = E\Big[t + \frac{\log|m_0|^2}{r_p}\Big] - \frac{1}{r_p} E \log|m_0|^2
+
+    The first average varies little between starts and is taken over the sample; the second is known. The error is five
+    standard errors.
+    """
+    rate = growth_rate(p, learning_rate, noise)
+    rest = np.asarray(times) + np.log(np.asarray(overlap)) / rate
+    known = mean_log_overlap(p, d)
+    error = STANDARD_ERRORS * float(np.std(rest, ddof=1) / np.sqrt(rest.size))
+    return Estimate(float(np.mean(rest)) - known.value / rate, error + known.error / rate)
+
+
+def noisy_times(overlap: Any, p: int, d: int, learning_rate: float, noise: float, threshold: float) -> Any:
+    r"""The exit time of SGD linearised at the saddle, at finite d, for each value of a Gaussian start.
+
+    The noise of SGD acts on the overlaps with the target, which grow, and on those between neurons, which relax at the
+    rate :math:`\rho` of `relaxation_rate`. The exit is where
+
+    .. math::
+        2 p |m_0|^2 e^{r t} \Big[1 + \frac{\gamma V_p}{p\,r} (1 - e^{-r t})\Big] - \tau(t)
+        = T p (p + 1) + (1 - T) (2 p |m_0|^2 - \tau(0)), \qquad
+        \tau(t) = \frac{p (p - 1)}{d} \Big[e^{-2\rho t} + \frac{\gamma V^Q_p}{p} \frac{1 - e^{-2\rho t}}{2\rho}\Big]
+
+    with :math:`\tau` the mean alignment. As d grows the exit comes late, :math:`\tau` does not matter, and what is left
+    is `noise_shift`.
+    """
+    overlap = np.asarray(overlap)
+    r, rho = growth_rate(p, learning_rate, noise), relaxation_rate(p, learning_rate)
+    gain = noise_factor(p, learning_rate, noise) - 1.0
+    drive = learning_rate / p * alignment_strength(p, learning_rate, noise)
+    pairs = p * (p - 1) / d
+    needed = threshold * p * (p + 1) + (1.0 - threshold) * (2 * p * overlap - pairs)
+
+    def excess(t: np.ndarray) -> np.ndarray:
+        decay = np.exp(-2.0 * rho * t)
+        grown = -np.expm1(-2.0 * rho * t) / (2.0 * rho) if rho != 0.0 else t
+        signal = 2 * p * overlap * np.exp(r * t) * (1.0 - gain * np.expm1(-r * t))
+        return signal - pairs * (decay + drive * grown) - needed
+
+    low = np.zeros_like(overlap)
+    high = np.log(np.maximum(needed / (2 * p * overlap), 1.0)) / r + 20.0 / r
+    for _ in range(60):  # bisection to rounding
+        middle = 0.5 * (low + high)
+        is_over = excess(middle) > 0.0
+        low, high = np.where(is_over, low, middle), np.where(is_over, middle, high)
+    return 0.5 * (low + high)
+
+
+def noise_correction(
+    p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Any = None
+) -> Estimate:
+    """How much the noise of SGD changes the mean exit time at this d: `noisy_times` minus `quenched_times`.
+
+    Averaged over the law of the start by quadrature at p = 1 and over the given starts otherwise, with five standard
+    errors as the error. It tends to minus `noise_shift`. Both are linearised at the saddle: for small T.
+    """
+    alignment = p * (p - 1) / d
+
+    def change(square: np.ndarray) -> np.ndarray:
+        noisy = noisy_times(square, p, d, learning_rate, noise, threshold)
+        return noisy - quenched_times(square, alignment, p, d, learning_rate, noise, threshold)
+
+    if p == 1:
+        return mean_over_overlap(change, d)
+    changes = change(np.asarray(overlap))
+    error = STANDARD_ERRORS * float(np.std(changes, ddof=1) / np.sqrt(changes.size))
+    return Estimate(float(np.mean(changes)), error)
+
+
+# ----------------------------------------------------------------------------------------- one neuron, exactly
+
+
+def _coefficients(learning_rate: Any, noise: Any) -> tuple[Any, Any]:
+    """A and B in dm/dt = m (A - B m^2)."""
+    B = 4.0 * (1.0 - 6.0 * learning_rate)
+    return B - 2.0 * learning_rate * noise, B
+
+
+def closed_overlap(time: Any, m0_squared: Any, learning_rate: Any, noise: Any) -> Any:
+    r"""The squared overlap of one neuron at a time.
+
+    .. math:: \dot m = m (A - B m^2), \qquad m^2(t) = \frac{A}{B + (A / m_0^2 - B)\,e^{-2At}}, \qquad
+              B = 4 (1 - 6\gamma), \quad A = B - 2\gamma\Delta
+
+    Checked against: the numerical solution of the ODE.
+    """
+    A, B = _coefficients(learning_rate, noise)
+    return A / (B + (A / m0_squared - B) * np.exp(-2.0 * A * time))
+
+
+def fixed_overlap(learning_rate: Any, noise: Any) -> Any:
+    r"""The squared overlap at which one neuron ends, :math:`1 - \frac{\gamma\Delta}{2 (1 - 6\gamma)}`.
+
+    The excess risk there is :math:`\gamma\Delta / (1 - 6\gamma)`. It holds for
+    :math:`\gamma < 2/(12 + \Delta)`.
+    """
+    A, B = _coefficients(learning_rate, noise)
+    return A / B
+
+
+def exact_times(m0_squared: Any, learning_rate: float, noise: float, threshold: float) -> Any:
+    r"""The exit time of one neuron from each start; infinite where the fixed point lies above the threshold.
+
+    .. math:: t = \frac1{2A} \log \Big[\frac{m_1^2}{m_0^2} \cdot \frac{A - B m_0^2}{A - B m_1^2}\Big], \qquad
+              m_1^2 = T + (1 - T)\,m_0^2
+    """
+    A, B = _coefficients(learning_rate, noise)
+    start = np.asarray(m0_squared)
+    end = threshold + (1.0 - threshold) * start
+    before, after = A - B * start, A - B * end
+    reached = (after > 0.0) & (A > 0.0)
+    ratio = end * before / (start * np.where(reached, after, 1.0))
+    return np.where(reached, np.log(np.where(reached, ratio, 1.0)) / (2.0 * np.where(reached, A, 1.0)), np.inf)
+
+
+def exact_time(d: int, learning_rate: float, noise: float, threshold: float) -> tuple[Estimate, float]:
+    """The mean of `exact_times` over random starts, and the probability of a start from which there is no exit.
+
+    The mean is over the starts that do exit; without label noise these are all.
+    """
+    A, B = _coefficients(learning_rate, noise)
+    # The largest start whose end lies below the fixed point: T + (1 - T) m0^2 < A / B.
+    below = min(1.0, 1.0 - (1.0 - A / B) / (1.0 - threshold)) if A > 0.0 else 0.0
+    if below <= 0.0:
+        return Estimate(np.inf, 0.0), 1.0
+
+    def time(square: np.ndarray) -> np.ndarray:
+        found = exact_times(square, learning_rate, noise, threshold)
+        return np.where(np.isfinite(found), found, 0.0)  # at the very end of the range, by rounding
+
+    escaping = float(np.sum(overlap_rule(d, below)[1]))
+    mean = mean_over_overlap(time, d, below)
+    return Estimate(mean.value / escaping, mean.error / escaping), 0.0 if below == 1.0 else 1.0 - escaping

@@ -1,0 +1,26 @@
+"""What every limiting account of one-pass training asks of a problem."""
+
+from twolayer.core.errors import NotApplicable
+from twolayer.expectation import Auto
+from twolayer.problem import Gaussian, Problem, Square
+from twolayer.training import SGD
+
+
+def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, ...], momentum: bool = False) -> str:
+    """Why the closed equations for the overlaps do not hold, or their averages are not to be had; empty if they do.
+
+    ``momentum`` says whether the account covers it.
+    """
+    if not isinstance(problem.inputs, Gaussian):
+        return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
+    if not isinstance(problem.loss, Square):
+        return f"it describes the square loss, but `problem.loss` is {problem.loss}."
+    if not training.is_fresh:
+        return f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
+    if training.has_momentum and not momentum:
+        return f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}."
+    try:
+        engine.assign(problem, moments)
+    except NotApplicable as missing:
+        return str(missing)
+    return ""

@@ -1,0 +1,329 @@
+"""The first correction to the limit of high dimension: a stochastic differential equation for the overlaps."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from twolayer.core.errors import NotApplicable
+from twolayer.core.fields import as_data, choice, count, flag, instance, leaf, number, static
+from twolayer.core.kernels import WrittenOut, by_kernel, by_native, by_vectors, has_numba, native
+from twolayer.core.pace import Pace
+from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.registry import register
+from twolayer.core.scalar import Unsupported
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.errors import carried, largest
+from twolayer.theory.paths import (
+    Kept,
+    Path,
+    Setting,
+    advance_xla,
+    as_rows,
+    from_rows,
+    in_long_steps,
+    without_dimension,
+    written_out,
+)
+from twolayer.theory.scope import refusal
+from twolayer.theory.watch import Watch, as_times
+from twolayer.training import SGD
+
+# Paths on which the step is chosen and errors are measured; all of them when there are few and nothing is native.
+PROBES, FEW = 8, 64
+# The error of the drift over the whole run that an automatic step may cause, in units of the scatter of a single path.
+TOLERANCE = 1e-3
+# The coarsest step is the whole time over this number, the finest is so many halvings below.
+FEWEST_STEPS, HALVINGS = 16, 16
+
+
+@register
+class SDE(AbstractDescription):
+    r"""A stochastic differential equation for the overlaps: the ODE of `SaadSolla` and the noise of SGD around it.
+
+    .. math:: dX = F(X)\,dt + \sqrt{\frac{\gamma}{p d}}\;\Sigma(X)^{1/2}\,dB_t, \qquad X = (a, M, Q)
+
+    with the full covariance :math:`\Sigma` of what a sample adds to all entries together. On the sphere the noise is
+    projected to the tangent space. At :math:`d \to \infty` the law of :math:`\sqrt d\,(X - X_{ODE})` is that of SGD;
+    see :cite:t:`arnaboldi2023escaping` for phase retrieval, where the covariances between entries, which matter, were
+    left out. Replicas are paths. Where the exact process is affordable, `OverlapSGD` is to be preferred: it costs as
+    many steps as SGD, this one as many as the drift asks for, whatever d.
+
+    Noise may push overlaps near the boundary of what is possible (:math:`Q^\perp \succeq 0`) across it. What is
+    negative is then cut off, and rows get their lengths back on the sphere; ``engine`` in the dataset says for how many
+    paths this happened.
+
+    Parameters
+    ----------
+    dt
+        The time of a step; by default the first of until/16, until/32, ... at which halving it moves the solution
+        without noise by less than a thousandth of the scatter of a path. Steps end on the save points.
+    method
+        ``"heun"`` is trapezoidal in the drift (:cite:t:`milstein1997`), ``"euler"`` is the method of Euler and
+        Maruyama.
+    corrections
+        Whether the drift contains its terms of order 1/d (see `corrections`): the mean is then right to this order.
+    noise
+        ``"covariance"``: Gaussian noise by a factor of :math:`\Sigma`; ``"samples"``: the noise of a step is that of a
+        few fresh samples, scaled, which has the same covariance and takes no integral; ``"auto"`` takes the first where
+        :math:`\Sigma` is a formula.
+    samples
+        How many samples a step takes with ``noise="samples"``.
+    backend
+        ``"native"`` compiles the step to machine code where it can be written out (numba installed), ``"xla"`` runs
+        anywhere; ``"auto"`` takes native code on a CPU where it can.
+    engine
+        How the engines of the Gaussian moments are chosen.
+    """
+
+    dt: Any = leaf(number("dt", above=0.0, optional=True), default=None)
+    method: str = static(choice("method", ("heun", "euler")), default="heun")
+    corrections: bool = static(flag("corrections"), default=False)
+    noise: str = static(choice("noise", ("auto", "covariance", "samples")), default="auto")
+    samples: int = static(count("samples", high=10**6), default=32)
+    backend: str = static(choice("backend", ("auto", "native", "xla")), default="auto")
+    engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ("arnaboldi2023escaping", "milstein1997")
+
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        reason = refusal(problem, training, self.engine, MOMENTS)
+        if not reason and 2 * (batch := training.samples_per_step(problem)) > problem.d:
+            reason = f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}."
+        if reason:
+            return Applies(False, Exactness.FLUCTUATIONS, reason)
+        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        order = "O(d^-2)" if self.corrections else "O(1/d)"
+        statement = (
+            f"single runs with their scatter, O(sqrt(gamma/(p d))) = {scatter:.2g} times a constant, whose covariance "
+            f"has a relative error O(1/d); error of the mean {order}"
+        )
+        return Applies(True, Exactness.FLUCTUATIONS, statement)
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        samples = self.samples if self._takes_samples(problem) else 0
+        engine = self.engine.choose(problem, MOMENTS if samples else (*MOMENTS, "covariance"))
+        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        # A step does not know d but for the size of its noise: one compilation serves every d.
+        problem, training = as_data((without_dimension(problem), training))
+        P = np.asarray(plan.starts.P, dtype=np.float64)
+        fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
+        settings = [Setting(problem, training, variant, *fixed) for variant in engine.variants()]
+        begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
+        program = self._program(settings[0])
+        # Few paths are cheaper to follow all again than to compile for another number of them.
+        is_few = program is None and plan.replicas <= FEW
+        probes = begun if is_few else jax.tree.map(lambda x: x[:PROBES], begun)
+
+        def probe(made: Setting, dt: float, draws: int = 1, amplitude: float = scatter) -> tuple[np.ndarray, ...]:
+            own = program if made is settings[0] else None
+            own = own if own is None or draws == 1 else in_long_steps(made, own, draws)
+            advance = _driver(made, own, probes.words, draws)[0]
+            saved, _ = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
+            return _stacked(saved)
+
+        def with_risk(made: Setting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return (*path, np.asarray(_risk(made, *path)))
+
+        dt = self.dt
+        if dt is None:
+            without_noise = partial(probe, settings[0], amplitude=0.0)
+            span, finest = float(plan.times[-1]), float(plan.times[-1] / plan.steps[-1])
+            dt = _resolved(without_noise, span, finest, TOLERANCE * scatter, self.method)
+        advance, driver = _driver(settings[0], program, begun.words, 1)
+        counts = _counts(plan.times, float(dt))
+        saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress)
+        if interrupted and len(saved) < 2:
+            raise KeyboardInterrupt
+        # The same noise with each variant of the engines, and in steps twice as long.
+        results = [with_risk(made, probe(made, float(dt))) for made in settings]
+        coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
+        probed = carried(engine, results, [coarse])
+        # What is followed is the first variant; the best value is that of all of them.
+        apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
+        errors = jax.tree.map(np.add, probed.error, apart)
+        name = f"{engine.name}; steps: {driver}, dt = {float(dt):.3g}"
+        return _record(engine, problem, plan, saved, errors, name, interrupted)
+
+    def _takes_samples(self, problem: Problem) -> bool:
+        if self.noise != "auto":
+            return self.noise == "samples"
+        try:
+            return self.engine.assign(problem, ("covariance",))[0]["covariance"] != SquareUnits.__name__
+        except NotApplicable:
+            return True
+
+    def _program(self, made: Setting) -> WrittenOut | None:
+        """The step on scalars, where it can be written out and is wanted."""
+        if self.backend == "native" and not has_numba():
+            raise NotApplicable("Native code needs numba installed.")
+        if self.backend == "xla":
+            return None
+        try:
+            return written_out(made)
+        except Unsupported as missing:
+            if self.backend == "native":
+                raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
+            return None
+
+
+_Advance = Callable[[Path, Kept, int, int], Path]
+
+
+def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
+    """What carries paths along on this device, by the program if there is one, and its name."""
+    if program is None:
+        return partial(_by_arrays, made, words, draws), "xla"
+    on_cpu = jax.default_backend() == "cpu"
+    if on_cpu and has_numba():
+        step, name = partial(by_native, native(program, len(words))), "native"
+    elif not on_cpu and "NVIDIA" in jax.devices()[0].device_kind:
+        step, name = partial(by_kernel, program), "GPU kernel"
+    else:
+        step, name = partial(by_vectors, program), "xla"
+    rows = list(np.asarray(words).T)
+
+    def advance(path: Path, kept: Kept, first: int, last: int) -> Path:
+        return from_rows(path, step(as_rows(path), as_rows(kept), rows, np.asarray(first), np.asarray(last)))
+
+    return advance, name
+
+
+class _Begun(NamedTuple):
+    """Paths at their start, and what is theirs for ever."""
+
+    path: Path
+    lengths: Any
+    thresholds: Any
+    words: Any  # two words of a key for each path
+
+
+@eqx.filter_jit
+def _begin(made: Setting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
+    def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> _Begun:
+        words = jax.random.key_data(purpose_key(key, Purpose.PATHS)).astype(jnp.uint32)
+        overlaps = Overlaps(Q, M, jnp.asarray(made.P), a)
+        crossing = jnp.full(1 + M.shape[1], -1.0)
+        if made.watch.is_on:
+            risk = made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
+            crossing = made.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
+        return _Begun(Path(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
+
+    return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
+
+
+def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
+    """Steps between save points, of dt at most; an even number, so that steps twice as long end there as well."""
+    return 2 * np.maximum(1, np.ceil(np.diff(times) / (2.0 * dt) * (1.0 - 1e-9))).astype(np.int64)
+
+
+def _by_arrays(made: Setting, words: Any, draws: int, path: Path, kept: Kept, first: int, last: int) -> Path:
+    numbers = (np.asarray(x) for x in (draws, first, last))
+    return jax.block_until_ready(advance_xla(made, path, kept, words, *numbers))
+
+
+def _follow(
+    advance: _Advance,
+    begun: _Begun,
+    times: np.ndarray,
+    counts: np.ndarray,
+    amplitude: float,
+    progress: Callable[[float], None] = lambda fraction: None,
+) -> tuple[list[Path], bool]:
+    """The paths at the save points, with so many steps between them; whether they were interrupted."""
+    points = np.concatenate([[0], np.cumsum(counts)])
+    path, saved = begun.path, [begun.path]
+    try:
+        for first, last, is_saved in Pace().strides(points):
+            interval = len(saved) - 1
+            step = float(times[interval + 1] - times[interval]) / int(counts[interval])
+            offset = float(times[interval]) - int(points[interval]) * step
+            common = (np.full(len(begun.lengths), x) for x in (step, offset, amplitude))
+            path = advance(path, Kept(begun.lengths, begun.thresholds, *common), first, last)
+            if is_saved:
+                saved.append(path)
+            progress(last / int(points[-1]))
+    except KeyboardInterrupt:
+        return saved, True
+    return saved, False
+
+
+def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Q, M and a of all paths (paths, times, ...), NaN where they are not finite."""
+    columns = ([np.asarray(x) for x in column] for column in zip(*((x.Q, x.M, x.a) for x in saved), strict=True))
+    Q, M, a = (np.stack(column, axis=1) for column in columns)
+    whole = [np.isfinite(x).reshape(*x.shape[:2], -1).all(axis=2) for x in (Q, M, a)]
+    lost = ~np.logical_and.reduce(whole)
+    return blanked(lost, Q), blanked(lost, M), blanked(lost, a)
+
+
+@eqx.filter_jit
+def _risk(made: Setting, Q: Any, M: Any, a: Any) -> Array:
+    def one(row: tuple[Array, Array, Array]) -> Array:
+        overlaps = Overlaps(row[0], row[1], jnp.asarray(made.P), row[2])
+        return made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
+
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (Q, M, a))
+    return jax.lax.map(one, flat, batch_size=64).reshape(a.shape[:2])
+
+
+def _resolved(
+    solve: Callable[[float], tuple[np.ndarray, ...]], total: float, finest: float, tolerance: float, method: str
+) -> float:
+    """The first step, halved from a coarse one, at which the solution without noise is accurate; or the finest."""
+    dt = total / FEWEST_STEPS
+    # The error of the finer of two solutions, in units of their difference.
+    share = 1.0 / 3.0 if method == "heun" else 1.0
+    coarse = solve(dt)
+    for _ in range(HALVINGS):
+        if dt <= finest:
+            break
+        dt = 0.5 * dt
+        fine = solve(dt)
+        # What has diverged in either tells nothing.
+        gaps = [np.nan_to_num(np.abs(x - y), nan=0.0) for x, y in zip(fine, coarse, strict=True)]
+        if share * max(float(gap.max(initial=0.0)) for gap in gaps) <= tolerance:
+            break
+        coarse = fine
+    return dt
+
+
+def _mean_distance(errors: np.ndarray) -> np.ndarray:
+    """The mean over probes at each time, over those that are there; infinite where none is.
+
+    The mean distance of paths that share their noise bounds how far apart their laws are.
+    """
+    there = ~np.isnan(errors)
+    number = there.sum(axis=0)
+    return np.where(number > 0, np.where(there, errors, 0.0).sum(axis=0) / np.maximum(number, 1), np.inf)
+
+
+def _record(
+    engine: Chosen, problem: Problem, plan: Plan, saved: list[Path], errors: Any, name: str, interrupted: bool
+) -> Record:
+    Q, M, a = _stacked(saved)
+    lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
+    missing = len(plan.times) - len(saved)
+    Q, M, a = (
+        np.pad(blanked(lost, x), [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
+        for x in (Q, M, a)
+    )
+    risk, risk_error = risk_along(engine, problem, Q, M, plan.starts.P, a)
+    error, more = (_mean_distance(x) for x in (largest(*errors[:3]), errors[3]))
+    ended = Status.UNFINISHED if missing else Status.DONE
+    status = np.where(lost.any(axis=1), Status.DIVERGED, ended).astype(np.int8)
+    cut = int(np.sum(np.asarray(saved[-1].outside) > 0.0))
+    if cut:
+        name += f"; {cut} of {plan.replicas} paths cut off at the boundary of positive overlaps"
+    overlap_error = np.where(np.isnan(risk), np.nan, error[None, :])
+    times = as_times(saved[-1].crossing)
+    return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, interrupted)

@@ -1,0 +1,5 @@
+"""The equations of motion as formulas."""
+
+from twolayer.theory.symbolic.equations import Equation as Equation
+from twolayer.theory.symbolic.equations import Equations as Equations
+from twolayer.theory.symbolic.motion import derive as derive

@@ -1,0 +1,118 @@
+"""Training in phases: learning rates that change, layers that take turns."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import instance, leaf, number, static
+from twolayer.core.registry import register
+from twolayer.problem import Problem
+from twolayer.training.clock import Clock
+from twolayer.training.sgd import SGD
+
+
+def _as_phases(value: Any) -> tuple[SGD, ...]:
+    phases = tuple(value) if isinstance(value, tuple | list) else (value,)
+    check = instance("phases", SGD, "a list of training methods such as [SGD(0.5), SGD(0.1)]")
+    return tuple(check(phase) for phase in phases)
+
+
+def _as_switches(value: Any) -> tuple[float, ...]:
+    times = tuple(value) if isinstance(value, tuple | list | np.ndarray) else (value,)
+    return tuple(float(number("switches", above=0.0)(time)) for time in times)
+
+
+@register
+class Schedule(eqx.Module):
+    r"""Several trainings one after the other, each from where the last one ended.
+
+    A piecewise constant learning rate is ``Schedule([SGD(0.5), SGD(0.1)], switches=[20.0])``; layer-wise training is
+    ``Schedule([SGD(2.0), SGD(1.0, layers=Second())], switches=[5.0])``. The clock runs on through all phases,
+
+    .. math:: t = \frac{1}{pd} \sum_{samples} \gamma
+
+    Parameters
+    ----------
+    phases
+        The trainings. On fresh samples without momentum the overlaps where one ends are all that the next one needs.
+    switches
+        The times at which one gives way to the next: one fewer than phases, increasing.
+    """
+
+    phases: tuple[SGD, ...] = leaf(_as_phases)
+    switches: tuple[float, ...] = static(_as_switches)
+
+    def __check_init__(self) -> None:
+        """Phases and switches fit each other, and nothing is carried along that the overlaps do not hold."""
+        if len(self.phases) < 2 or len(self.switches) != len(self.phases) - 1:
+            raise InvalidInput(
+                f"Argument `switches` must have one time fewer than there are phases (two or more), but there are "
+                f"{len(self.switches)} for {len(self.phases)} phases."
+            )
+        if any(later <= before for before, later in zip(self.switches, self.switches[1:], strict=False)):
+            raise InvalidInput(f"Argument `switches` must be increasing, but is {list(self.switches)}.")
+        for phase in self.phases:
+            if phase.has_fixed_set or phase.has_momentum:
+                raise InvalidInput(
+                    "Argument `phases` must be trainings on fresh samples without momentum: a fixed set or a velocity "
+                    "is not carried from one phase to the next."
+                )
+
+    @property
+    def learning_rate(self) -> Any:
+        """The largest of all phases: what bounds the scatter of a run."""
+        return max(float(phase.learning_rate) for phase in self.phases)
+
+    @property
+    def is_spherical(self) -> bool:
+        """Whether the rows keep their length in some phase."""
+        return any(phase.is_spherical for phase in self.phases)
+
+    def clock(self, problem: Problem) -> "PhasedClock":
+        """How steps, time and samples convert into one another, through all phases."""
+        clocks = [phase.clock(problem) for phase in self.phases]
+        firsts, times, samples = [0], [0.0], [0]
+        for clock, switch in zip(clocks[:-1], self.switches, strict=True):
+            steps = max(1, int(clock.steps(switch - times[-1])))
+            firsts.append(firsts[-1] + steps)
+            times.append(times[-1] + float(clock.time(steps)))
+            samples.append(samples[-1] + int(clock.samples(steps)))
+        return PhasedClock(tuple(clocks), np.array(firsts), np.array(times), np.array(samples))
+
+
+class PhasedClock(NamedTuple):
+    """The clock of a schedule: that of each phase, and where it begins."""
+
+    clocks: tuple[Clock, ...]
+    first_steps: np.ndarray
+    first_times: np.ndarray
+    first_samples: np.ndarray
+
+    @property
+    def time_per_step(self) -> float:
+        """The time of the shortest step."""
+        return min(float(clock.time_per_step) for clock in self.clocks)
+
+    def _phase(self, firsts: np.ndarray, value: Any, name: str) -> tuple[Any, Any]:
+        """The phase in which a step or a time lies, and its step's length in time or samples."""
+        phase = np.searchsorted(firsts, value, side="right") - 1
+        return phase, np.array([float(getattr(clock, name)) for clock in self.clocks])[phase]
+
+    def steps(self, time: Any) -> Any:
+        """The number of the step nearest to a time."""
+        phase, length = self._phase(self.first_times, time, "time_per_step")
+        found = self.first_steps[phase] + np.rint((np.asarray(time) - self.first_times[phase]) / length)
+        ends = np.append(self.first_steps[1:], 2**62)
+        return np.minimum(found, ends[phase]).astype(np.int64)
+
+    def time(self, step: Any) -> Any:
+        """The time after so many steps."""
+        phase, length = self._phase(self.first_steps, step, "time_per_step")
+        return self.first_times[phase] + (np.asarray(step) - self.first_steps[phase]) * length
+
+    def samples(self, step: Any) -> Any:
+        """The samples seen after so many steps."""
+        phase, size = self._phase(self.first_steps, step, "samples_per_step")
+        return (self.first_samples[phase] + (np.asarray(step) - self.first_steps[phase]) * size).astype(np.int64)

@@ -1,0 +1,99 @@
+"""A schedule followed phase by phase: each begins at the overlaps where the last one ended."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.random import Purpose, purpose_key
+from twolayer.description import AbstractDescription, Applies, Plan, Record, Status
+from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD, Schedule
+
+Training = SGD | Schedule
+
+
+def require(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
+    """Whether a description covers the training, every phase of it; or why not, as an error."""
+    if isinstance(training, SGD):
+        return description.require(problem, training)
+    answers = [description.require(problem, phase) for phase in training.phases]
+    return answers[0]
+
+
+def follow(description: AbstractDescription, problem: Problem, training: Training, plan: Plan) -> Record:
+    """The record of a training through all its phases.
+
+    On fresh samples the overlaps are a Markov process, so that a phase which begins at the overlaps of the last one,
+    with random numbers of its own, has the law of a run that was never cut.
+    """
+    if isinstance(training, SGD):
+        return description.run(problem, training, plan)
+    clock = training.clock(problem)
+    ends = np.append(clock.first_steps[1:], plan.steps[-1])
+    pieces: list[Record] = []
+    starts, last = plan.starts, int(plan.steps[-1])
+    for number, phase in enumerate(training.phases):
+        first, end = int(clock.first_steps[number]), min(int(ends[number]), last)
+        if first >= last and number:
+            break
+        inside = plan.steps[(plan.steps > first) & (plan.steps < end)] - first
+        steps = np.concatenate([[0], inside, [end - first]])
+
+        def share(fraction: float, first: int = first, end: int = end) -> None:
+            plan.progress((first + fraction * (end - first)) / last)
+
+        keys = plan.keys if number == 0 else _renewed(plan.keys, number)
+        part = dataclasses.replace(
+            plan, starts=starts, keys=keys, steps=steps, times=clock.clocks[number].time(steps), progress=share
+        )
+        record = description.run(problem, phase, part)
+        if record.interrupted:
+            raise KeyboardInterrupt
+        wanted = np.flatnonzero(np.isin(steps + first, plan.steps) & ((steps > 0) | (number == 0)))
+        pieces.append(_cut(record, wanted, float(clock.first_times[number])))
+        Q, M, a = (jnp.asarray(x[:, -1]) for x in (record.Q, record.M, record.a))
+        starts = Overlaps(Q, M, starts.P, a)
+        if not np.all(np.asarray(record.status) == Status.DONE):
+            break
+    return _joined(pieces, len(plan.steps))
+
+
+def _renewed(keys: Any, number: int) -> Any:
+    return jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), number))(keys)
+
+
+def _cut(record: Record, wanted: np.ndarray, began: float) -> Record:
+    """The record at some of its save points, with its crossing times on the clock of the whole."""
+    taken = {name: np.asarray(getattr(record, name))[:, wanted] for name in _ALONG}
+    return record._replace(
+        **taken, crossing_time=record.crossing_time + began, overlap_time=record.overlap_time + began
+    )
+
+
+_ALONG = ("Q", "M", "a", "excess_risk", "risk_error", "overlap_error")
+
+
+def _joined(pieces: list[Record], times: int) -> Record:
+    """Records one after the other; NaN for phases that were not reached."""
+    whole = {name: np.concatenate([getattr(piece, name) for piece in pieces], axis=1) for name in _ALONG}
+    for name, x in whole.items():
+        missing = times - x.shape[1]
+        whole[name] = np.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
+    status = np.max([np.asarray(piece.status) for piece in pieces], axis=0)
+
+    def first(name: str) -> np.ndarray:
+        found = np.stack([np.asarray(getattr(piece, name)) for piece in pieces])
+        return np.where(
+            np.isnan(found).all(axis=0), np.nan, np.nanmin(np.where(np.isnan(found), np.inf, found), axis=0)
+        )
+
+    # The numerical error of a phase is inherited by the next.
+    for name in ("risk_error", "overlap_error"):
+        whole[name] = np.maximum.accumulate(whole[name], axis=1)
+    engine = "; ".join(dict.fromkeys(piece.engine for piece in pieces))
+    return pieces[-1]._replace(
+        **whole, status=status, crossing_time=first("crossing_time"), overlap_time=first("overlap_time"), engine=engine
+    )

@@ -1,0 +1,101 @@
+"""``twolayer exit-time``: the promised keys, what is written, and what is refused."""
+
+import json
+
+import pytest
+
+from twolayer.cli import main
+from twolayer.theory.phase_retrieval import optimal_learning_rate
+from twolayer.verbs import Interrupted
+
+FAST = ["exit-time", "--d", "60", "--replicas", "16"]
+
+
+def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
+    folder = tmp_path / "deep" / "folder"
+    arguments = [*FAST, "--threshold", "0.2", "--noise", "0.1", "--learning-rate", "optimal", "--seed", "3"]
+    assert main([*arguments, "--json", "--out", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n") == 1
+    answer = json.loads(out)
+    assert answer["learning_rate"] == answer["optimal_learning_rate"] == pytest.approx(optimal_learning_rate(1, 0.1))
+    assert 0 < answer["annealed"] < answer["quenched"] < answer["ode"]
+    assert answer["measured"]["mean"] > 0 and answer["measured"]["stderr"] > 0
+    assert "quenched" in err and "measured, 16 runs" in err
+    assert sorted(path.name for path in folder.iterdir()) == ["exit_time.pdf", "exit_time.png", "summary.json"]
+    assert sorted(answer["files"]) == ["exit_time.pdf", "exit_time.png", "summary.json"]
+    assert json.loads((folder / "summary.json").read_text())["ode"] == answer["ode"]
+
+
+def test_without_runs_the_formulas_are_printed_and_nothing_is_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["exit-time", "--replicas", "0", "--learning-rate", "0.05"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "learning rate 0.05 (optimal 0.08333, at most 0.1667)" in out and "measured" not in out
+    assert main(["exit-time", "--replicas", "0", "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD = {
+    "p": (["--p", "0"], "`p` must be a whole number"),
+    "p is a fraction": (["--p", "1.5"], "--p"),
+    "d": (["--d", "1"], "must exceed"),
+    "noise": (["--noise", "-1"], "`noise` must be"),
+    "noise is not a number": (["--noise", "nan"], "`noise` must be"),
+    "threshold": (["--threshold", "1"], "`threshold` must be"),
+    "learning rate is a word": (["--learning-rate", "best"], "a number or 'optimal', but is 'best'"),
+    "learning rate too large": (["--learning-rate", "0.2"], "must be below 0.166667"),
+    "replicas": (["--replicas", "-1"], "`replicas` must be"),
+    "seed": (["--seed", "-1"], "`seed` must be"),
+    "set without specification": (["--set", "problem.noise=1"], "none is given"),
+    "no such file": (["none.toml"], "no specification file"),
+    "both": (["none.toml", "--p", "2"], "change a specification by `--set`"),
+    "out is a file": (["--out", "/dev/null"], "cannot be written"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_in_one_sentence(arguments, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["exit-time", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
+    """Its problem and training, changed by --set, reach the verb."""
+    seen = []
+
+    class Result:
+        def to_dict(self):
+            return {}
+
+    monkeypatch.setattr("twolayer.verbs.exit_time", lambda *args, **asked: seen.append((args, asked)) or Result())
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        '[problem.target]\nkind = "SingleIndex"\nlink = "tanh"\n[problem.student]\np = 2\nactivation = "erf"\n'
+        '[problem.inputs]\nkind = "Gaussian"\nd = 50\n[training]\nlearning_rate = 0.5\n'
+    )
+    assert main(["exit-time", str(path), "--set", "training.learning_rate=0.25", "--threshold", "0.5", "--quiet"]) == 0
+    ((problem, training), asked) = seen[0]
+    assert problem.p == 2 and problem.d == 50 and training.learning_rate == 0.25 and asked["threshold"] == 0.5
+
+
+def test_an_interruption_prints_what_is_known(capsys, monkeypatch):
+    import twolayer as tl
+
+    known = tl.exit_time(
+        tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000)),
+        tl.SGD(0.05, constraint=tl.Sphere()),
+        replicas=0,
+    )
+
+    def interrupted(*_, **__):
+        raise Interrupted(known)
+
+    monkeypatch.setattr("twolayer.verbs.exit_time", interrupted)
+    assert main([*FAST, "--json"]) == 130
+    out, err = capsys.readouterr()
+    assert json.loads(out)["quenched"] == known.quenched.value and "Interrupted" in err

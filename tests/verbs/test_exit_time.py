@@ -1,0 +1,260 @@
+"""Exit times: formulas, ODE and measurement against each other, for phase retrieval and for other problems."""
+
+import dataclasses
+import importlib
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.core.estimate import Estimate
+from twolayer.description import Plan, Record
+from twolayer.theory import phase_retrieval as theory
+from twolayer.verbs import ExitTime
+from twolayer.verbs import exit_time as module_function
+from twolayer.verbs.exit_result import Sample
+
+verb = importlib.import_module("twolayer.verbs.exit_time")
+
+
+def setting(p: int, d: int, noise: float, rate: float | None = None) -> tuple[tl.Problem, tl.SGD]:
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(d), noise=noise)
+    gamma = theory.optimal_learning_rate(p, noise) if rate is None else rate
+    return problem, tl.SGD(gamma, constraint=tl.Sphere())
+
+
+# One problem and number of replicas for several tests, so that it is compiled once.
+REPLICAS = 1024
+
+
+def one(**asked) -> ExitTime:
+    return tl.exit_time(*setting(1, 1000, 0.0), **{"threshold": 0.1, "replicas": REPLICAS} | asked)
+
+
+@pytest.fixture(scope="module")
+def one_neuron() -> ExitTime:
+    return one()
+
+
+def test_one_neuron_is_measured_where_the_noisy_ode_says(one_neuron):
+    """Known from elsewhere: 1.327(14). The ODE without noise is more than seven standard errors away."""
+    result = one_neuron
+    error = result.measured.standard_error
+    assert result.measured.exited.size == REPLICAS and error < 0.019
+    assert abs(result.measured.mean - 1.327) < 5 * np.hypot(error, 0.014)
+    assert abs(result.measured.mean - result.ode_with_noise.value) < 5 * error
+    assert abs(result.measured.mean - result.ode_at_finite_d.value) < 5 * error
+    assert abs(result.measured.mean - result.ode.value) > 7 * error
+    assert result.ode.value - result.ode_with_noise.value == pytest.approx(np.log(2) / 4)
+    # The mean over the law of the start is that of many starts.
+    sample = result.ode_sample
+    assert abs(sample.mean - result.ode.value) < 5 * sample.standard_error
+    assert result.annealed.value < result.quenched.value < result.ode.value
+    assert result.optimal_learning_rate == result.learning_rate == pytest.approx(1 / 12)
+
+
+def test_one_object_for_people_and_programs(one_neuron):
+    data = json.loads(json.dumps(one_neuron.to_dict(), allow_nan=False))
+    assert {"annealed", "quenched", "ode", "measured", "learning_rate", "optimal_learning_rate"} <= set(data)
+    assert data["measured"]["mean"] == one_neuron.measured.mean
+    assert data["measured"]["stderr"] == one_neuron.measured.standard_error
+    assert data["steps"]["ode"] == pytest.approx(data["ode"] * 1 * 1000 / (1 / 12))
+    assert data["steps"]["measured"]["quantiles"]["0.5"] == pytest.approx(
+        np.median(one_neuron.measured.times) * 12000, 1
+    )
+    text = str(one_neuron)
+    for words in ("annealed", "quenched", "ODE", "measured, 1024 runs", "1.4972"):
+        assert words in text
+
+
+def test_two_neurons_are_measured_where_the_noisy_ode_says():
+    result = tl.exit_time(*setting(2, 1000, 0.1), threshold=0.05, replicas=512, starts=64, seed=1)
+    measured = result.measured
+    assert abs(measured.mean - result.ode_at_finite_d.value) < 5 * measured.standard_error + result.ode.error
+    assert abs(measured.mean - result.ode_with_noise.value) < 5 * measured.standard_error + result.ode.error
+    assert measured.mean + 10 * measured.standard_error < result.ode.value
+    assert abs(result.ode_sample.mean - result.ode.value) < 5 * result.ode_sample.standard_error
+    assert result.quenched.error < 0.01 and result.annealed.value < result.quenched.value
+    assert any("do not end near the target" in note for note in result.notes)
+
+
+def test_going_on_in_stages_changes_no_law(one_neuron, check_same_law, monkeypatch):
+    measure = verb._measure
+
+    def in_twelve_stages(problem, training, description, drawn, usual, longest, tell):
+        return measure(problem, training, description, drawn, longest / 12, longest, tell)
+
+    monkeypatch.setattr(verb, "_measure", in_twelve_stages)
+    monkeypatch.setattr(verb, "OverlapSGD", tl.DirectSGD)  # only a description that cannot end its runs goes in stages
+    # By time 6 all but a handful have exited.
+    seen = []
+    monkeypatch.setattr(verb, "_continued", lambda *args, known=verb._continued: seen.append(args) or known(*args))
+    cut = one(seed=1, until=6.0, description=tl.OverlapSGD()).measured.times
+    assert len(seen) > 5
+    check_same_law(np.nan_to_num(cut, nan=6.0), np.minimum(one_neuron.measured.times, 6.0), "stages")
+
+
+def test_a_stage_begins_where_the_last_one_ended_with_numbers_of_its_own():
+    starts = tl.Overlaps(jnp.ones((3, 2, 2)), jnp.full((3, 2, 1), 0.1), jnp.eye(1), jnp.ones((3, 2)))
+    steps, thresholds = np.array([0, 9]), np.array([0.1, 0.2, 0.3])
+    plan = Plan(starts, jax.random.split(jax.random.key(0), 3), steps, 0.1 * steps, thresholds)
+    Q, M, a = (2.0 * np.stack([np.asarray(x)] * 2, axis=1) for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
+    lost = np.array([False, True, False])
+    nothing = np.zeros((3, 2))
+    record = Record(Q, M, a, nothing, nothing, nothing, lost, nothing[:, 0], nothing[:, :1], "")
+    later = [verb._continued(plan, record, lost, stage) for stage in (0, 1)]
+    np.testing.assert_array_equal(
+        later[0].starts.M[:2], np.asarray(plan.starts.M)[:2] * np.array([2.0, 1.0])[:, None, None]
+    )
+    np.testing.assert_array_equal(later[0].starts.Q[2], 2.0 * np.asarray(plan.starts.Q)[2])
+    assert later[0].risk_threshold[0] == 0.1 and later[0].risk_threshold[1] < 1e-300  # what has diverged never exits
+    words = [np.asarray(jax.random.key_data(each.keys)) for each in (plan, *later)]
+    assert len(np.unique(np.concatenate(words), axis=0)) == 9
+
+
+def test_the_same_seed_gives_the_same_numbers(one_neuron):
+    again = one()
+    assert again.to_dict() == one_neuron.to_dict()
+    np.testing.assert_array_equal(again.measured.times, one_neuron.measured.times)
+
+
+def test_runs_that_do_not_exit_are_counted():
+    result = one(threshold=0.9, until=0.3, seed=3)
+    assert np.isnan(result.measured.mean) and result.ode.value > 1
+    assert result.to_dict()["measured"]["mean"] is None and result.to_dict()["measured"]["exited"] == 0
+    assert "never" in str(result) and any("1024 of 1024 runs had not exited" in note for note in result.notes)
+
+
+def test_an_ode_that_never_exits_is_said_so(one_neuron):
+    result = dataclasses.replace(one_neuron, ode=Estimate(np.inf, 0.0), measured=None)
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert data["ode"] is None and data["steps"]["ode"] is None and "never" in str(result)
+
+
+def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
+    """At d = 20 the initial risk, and with it the threshold, differs between starts."""
+    problem, training = setting(1, 20, 0.1)
+    step = float(training.clock(problem).time_per_step)
+    asked: dict = {"replicas": 16, "seed": 2, "until": 100 * step}
+    found = tl.exit_time(problem, training, threshold=0.2, description=tl.DirectSGD(), starts=16, **asked).measured
+    times = step * np.arange(1, 101)
+    risk = tl.evolve(problem, training, tl.DirectSGD(), save=times, **asked).excess_risk.values
+    below = risk <= 0.8 * risk[:, :1]
+    expected = np.where(below.any(axis=1), step * np.argmax(below, axis=1), np.nan)
+    assert 4 < np.isfinite(expected).sum() < 16
+    # A second stage, with new random numbers, begins where the mean time of the ODE is over.
+    ode = tl.exit_time(problem, training, threshold=0.2, replicas=0, starts=16, seed=2).ode_sample
+    first = min(found.until, ode.mean)
+    early = np.nan_to_num(expected, nan=np.inf) < first - step
+    assert early.sum() > 2
+    np.testing.assert_allclose(found.times[early], expected[early], rtol=1e-9)
+
+
+def test_other_problems_have_the_ode_and_the_measurement():
+    """Rows of any length from a warm start: no formula, but the ODE and runs at large d agree."""
+    start = tl.WarmStart(0.3)
+    problem = tl.Problem(tl.SingleIndex("square"), tl.Student(1, "square"), tl.Gaussian(2000), start=start, noise=0.01)
+    result = tl.exit_time(problem, tl.SGD(0.05), threshold=0.5, replicas=64, starts=64)
+    assert result.annealed is result.quenched is result.optimal_learning_rate is result.noise_shift is None
+    assert result.measured.exited.size == 64 and result.ode_sample.size == 64
+    assert abs(result.measured.mean - result.ode.value) < 5 * result.measured.standard_error + result.ode.error
+    assert np.all(np.abs(result.ode_sample.times - result.ode.value) < 3 * np.std(result.measured.times))
+    data = result.to_dict()
+    assert data["annealed"] is None and data["steps"]["quenched"] is None and data["ode"] == result.ode.value
+
+
+def test_a_given_start_has_one_solution():
+    start = tl.GivenOverlaps([[1.0]], [[0.1]])
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000), start=start)
+    result = tl.exit_time(problem, tl.SGD(0.05, constraint=tl.Sphere()), threshold=0.2, replicas=0)
+    assert result.ode_sample.size == 1 and result.measured is None and result.quenched is None
+    assert result.ode.value == pytest.approx(float(theory.exact_times(0.01, 0.05, 0.0, 0.2)), abs=1e-8)
+    assert result.to_dict()["measured"] is None and "measured" not in str(result)
+
+
+def test_without_an_ode_there_is_a_reason():
+    problem, _ = setting(1, 1000, 0.0)
+    training = tl.SGD(0.02, constraint=tl.Sphere(), momentum=0.5)
+    result = tl.exit_time(problem, training, replicas=0, starts=REPLICAS)
+    assert result.ode is None and result.ode_sample is None
+    assert any(note.startswith("No ODE") and "momentum" in note for note in result.notes)
+
+
+def test_an_interruption_keeps_the_formulas(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tl.OverlapSGD, "run", interrupted)
+    with pytest.raises(tl.Interrupted) as stopped:
+        one()
+    assert stopped.value.result.measured is None and stopped.value.result.quenched.value > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"threshold": 0.0}, "`threshold`"),
+        ({"threshold": 1.0}, "`threshold`"),
+        ({"replicas": -1}, "`replicas`"),
+        ({"starts": 0}, "`starts`"),
+        ({"seed": -1}, "`seed`"),
+        ({"until": 0.0}, "`until`"),
+        ({"training": tl.SGD(1 / 6, constraint=tl.Sphere())}, "must be below 0.166667"),
+        ({"training": tl.SGD(0.1, reuse=tl.Reused(2.0))}, "fresh batches"),
+    ],
+)
+def test_bad_input_is_refused(changes, words):
+    problem, training = setting(1, 100, 0.0)
+    asked = {"problem": problem, "training": training} | changes
+    with pytest.raises(tl.InvalidInput, match=words):
+        tl.exit_time(asked.pop("problem"), asked.pop("training"), **asked)
+
+
+def test_a_start_without_risk_is_refused():
+    start = tl.GivenOverlaps([[1.0]], [[1.0]])
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100), start=start)
+    with pytest.raises(tl.InvalidInput, match="nothing to leave"):
+        tl.exit_time(problem, tl.SGD(0.1, constraint=tl.Sphere()))
+
+
+WHY_NOT = {
+    "target": {"target": tl.SingleIndex("tanh")},
+    "student is": {"student": tl.Student(2, "tanh")},
+    "of ones": {"student": tl.Student(2, "square", second_layer=[1.0, 2.0])},
+    "second layer of the": {"student": tl.Student(2, "square", second_layer="rademacher")},
+    "unit size": {"target": tl.Committee(1, "square", second_layer=[2.0])},
+    "unit sphere": {"start": tl.RandomStart(law="gaussian")},
+    "unit sphere.": {"start": tl.WarmStart(0.1)},
+    "plain SGD": {"training": tl.SGD(0.1)},
+    "fresh samples": {"training": tl.SGD(0.1, constraint=tl.Sphere(), momentum=0.3)},
+    "weight decay": {"training": tl.SGD(0.1, constraint=tl.Sphere(), weight_decay=0.1)},
+    "second layer is trained": {"training": tl.SGD(0.1, constraint=tl.Sphere(), layers=tl.Both())},
+    "much smaller": {"training": tl.SGD(0.1, constraint=tl.Sphere(), batch_size=60)},
+}
+
+
+@pytest.mark.parametrize(("words", "changes"), WHY_NOT.items(), ids=WHY_NOT)
+def test_the_formulas_know_what_they_are_about(words, changes):
+    problem, training = setting(2, 100, 0.0)
+    assert theory.applies(problem, training).ok
+    twin = tl.Problem(tl.SingleIndex("square"), tl.Student(2, "square", second_layer=[1.0, 1.0]), tl.Gaussian(100))
+    assert theory.applies(twin, training).ok
+    training = changes.get("training", training)
+    problem = dataclasses.replace(problem, **{name: value for name, value in changes.items() if name != "training"})
+    answer = theory.applies(problem, training)
+    assert not answer.ok and words.rstrip(".") in answer.statement
+
+
+def test_samples_count_those_that_never_exit():
+    sample = Sample(np.array([3.0, 1.0, np.nan, 2.0]), 5.0)
+    assert sample.mean == 2.0 and sample.standard_error == pytest.approx(1 / np.sqrt(3))
+    assert sample.quantile(0.5) == 2.0 and np.isnan(sample.quantile(0.9))
+    assert sample.to_dict(10.0)["mean"] == 20.0 and sample.to_dict()["quantiles"]["0.9"] is None
+    assert np.isnan(Sample(np.array([np.nan]), 1.0).mean) and np.isnan(Sample(np.array([1.0]), 1.0).standard_error)
+
+
+def test_it_is_public():
+    assert tl.exit_time is module_function
