@@ -1,7 +1,7 @@
 """Mean-field flows: ten thousand particles of HDMF, k = 2, to time 100 with all errors, and single right-hand sides.
 
-An erf student on an erf committee. The naive right-hand sides are NumPy, vectorised over particles and points (HDMF, the
-same rule) or over pairs (MeanField, the same cosines), and give the same numbers. Seconds are of one core; with
+An erf student on an erf committee. The naive right-hand sides are NumPy, vectorised over particles and points (HDMF,
+the same rule) or over pairs (MeanField, the same cosines), and give the same numbers. Seconds are of one core; with
 ``--cores 2`` of the wall clock on two, since that is how a user waits.
 
     python benchmarks/mean_field.py
