@@ -108,9 +108,9 @@ def brute_force(target, activation, b=B):
     ("target", "activation"),
     [
         (tl.Committee(2, "erf", P=[[1.0, 0.3], [0.3, 2.0]]), "erf"),
-        (tl.MultiIndex("tanh(z1) + z1*z2"), "tanh"),
+        pytest.param(tl.MultiIndex("tanh(z1) + z1*z2"), "tanh", marks=pytest.mark.slow),
         (tl.MultiIndex("z1 + z2**2"), "softplus"),
-        (tl.Hermite({(1, 0): 1.0, (0, 2): 0.5}), "square"),
+        pytest.param(tl.Hermite({(1, 0): 1.0, (0, 2): 0.5}), "square", marks=pytest.mark.slow),
         (tl.MultiIndex("abs(z1) + z2"), "erf"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, tl.AbstractTarget) else str(value),
