@@ -1,7 +1,8 @@
 """Formulas written by users, such as ``"tanh(z1) + z1*z2"``: parsed by a whitelist, never evaluated as Python.
 
 The text is parsed to a syntax tree, every node of which must be on the list below, and the tree is then interpreted:
-over JAX arrays to compute, over polynomials to find out whether the formula is one.
+over JAX arrays to compute, over polynomials to find out whether the formula is one, over sympy's expressions to prove
+things about it.
 """
 
 import ast
@@ -177,6 +178,21 @@ class Expression(eqx.Module):
             return self.text
         return ""
 
+    def symbolic(self, k: int) -> tuple[Any, bool] | None:
+        """The formula as a sympy expression in real symbols z1 .. zk, and whether its numbers are exact.
+
+        A number of at most twelve digits is the decimal that was written; one with more is a rounded one. None for a
+        formula with an activation whose formula is not known here.
+        """
+        import sympy as sp
+
+        symbols = sp.symbols(f"z1:{k + 1}", real=True)
+        try:
+            tree = _parse(self.text)
+            return _as_symbolic(tree, symbols), all(map(_is_short, ast.walk(tree)))
+        except _NoFormula:
+            return None
+
     def __call__(self, z: Float[Array, "*n k"]) -> Float[Array, "*n"]:
         fields = [z[..., index] for index in range(z.shape[-1])]
         return jnp.broadcast_to(_evaluate(_parse(self.text), fields), z.shape[:-1]).astype(z.dtype)
@@ -234,3 +250,71 @@ def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
             if activation is not None and activation.coefficients is not None:
                 return compose(activation.coefficients, _as_polynomial(argument, k))
     raise _NotPolynomial(ast.unparse(node))
+
+
+class _NoFormula(Exception):
+    """An activation is a program, not a formula."""
+
+
+def _is_short(node: ast.AST) -> bool:
+    """Whether a number is one that a person writes, and not the rounding of another."""
+    return not (isinstance(node, ast.Constant) and len(repr(node.value).split("e")[0].replace(".", "").strip("0")) > 12)
+
+
+def symbolic_activation(activation: AbstractActivation, x: Any) -> Any:
+    """An activation of a sympy expression; None when its formula is not known here."""
+    import sympy as sp
+
+    if activation.coefficients is not None:
+        numbers = [sp.Rational(repr(c)) for c in activation.coefficients]
+        return sum((c * x**n for n, c in enumerate(numbers)), start=sp.Integer(0))
+    known: dict[str, Callable[[Any], Any]] = {
+        "Erf": lambda x: sp.erf(x / sp.sqrt(2)),
+        "Relu": lambda x: sp.Max(x, 0),
+        "Tanh": sp.tanh,
+        "Sigmoid": lambda x: 1 / (1 + sp.exp(-x)),
+        "Softplus": lambda x: sp.log(1 + sp.exp(x)),
+        "Gelu": lambda x: x * (1 + sp.erf(x / sp.sqrt(2))) / 2,
+    }
+    form = known.get(type(activation).__name__)
+    return None if form is None else form(x)
+
+
+def _as_symbolic(node: ast.expr, fields: Sequence[Any]) -> Any:
+    import sympy as sp
+
+    match node:
+        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
+            return _as_symbolic(left, fields) ** int(power)  # type: ignore[arg-type]
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](_as_symbolic(left, fields), _as_symbolic(right, fields))
+        case ast.UnaryOp(op, operand):
+            value = _as_symbolic(operand, fields)
+            return -value if isinstance(op, ast.USub) else value
+        case ast.Constant(value):
+            return sp.Rational(repr(value))
+        case ast.Name(name):
+            return sp.pi if name in _CONSTANTS else fields[_field_index(name) or 0]
+        case ast.Call(ast.Name(name), args):
+            values = [_as_symbolic(argument, fields) for argument in args]
+            functions: dict[str, Callable[..., Any]] = {
+                "abs": lambda x: _over_factors(sp.Abs, x),
+                "sign": lambda x: _over_factors(sp.sign, x),
+                "step": lambda x: (1 + _over_factors(sp.sign, x)) / 2,
+                "max": sp.Max,
+                "min": sp.Min,
+                **{each: getattr(sp, each) for each in ("exp", "sin", "cos", "log", "sqrt")},
+            }
+            if name in functions:
+                return functions[name](*values)
+            form = symbolic_activation(as_activation(name), values[0])
+            if form is not None:
+                return form
+    raise _NoFormula
+
+
+def _over_factors(function: Callable[[Any], Any], x: Any) -> Any:
+    """The sign and the modulus of a product are products."""
+    import sympy as sp
+
+    return sp.Mul(*(function(factor) for factor in sp.Mul.make_args(x)))

@@ -1,0 +1,26 @@
+"""What can be learned, how fast, and in which order: exponents and staircases of targets, with certificates.
+
+The room itself can be called: ``twolayer.learnability("he2(z1) + z1*z2")`` analyses a target.
+"""
+
+import sys
+import types
+from typing import Any
+
+from twolayer.learnability.analysis import Learnability as Learnability
+from twolayer.learnability.analysis import analyse as analyse
+from twolayer.learnability.certificate import Certificate as Certificate
+from twolayer.learnability.certificate import Verdict as Verdict
+from twolayer.learnability.library import NamedTarget as NamedTarget
+from twolayer.learnability.library import named_targets as named_targets
+
+
+class _Room(types.ModuleType):
+    """The contract names the analysis as its room, so that the module answers when it is called."""
+
+    def __call__(self, target: Any, P: Any = None) -> Learnability:
+        """The analysis of a target: see `analyse`."""
+        return analyse(target, P)
+
+
+sys.modules[__name__].__class__ = _Room

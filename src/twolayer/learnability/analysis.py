@@ -1,0 +1,219 @@
+"""The analysis of one target: its tensors, exponents and stages, with certificates, as an object that prints."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.learnability.certificate import Verdict
+from twolayer.learnability.formula import formula_of
+from twolayer.learnability.generative import generative_staircase
+from twolayer.learnability.scaling import Scaling, scalings
+from twolayer.learnability.seen import Seen, seen_by
+from twolayer.learnability.sources import table_of, values_of
+from twolayer.learnability.stages import Stage, Staircase, climb, prover
+from twolayer.learnability.symmetry import find_symmetries
+from twolayer.learnability.tensors import HermiteTable
+from twolayer.learnability.words import in_words
+from twolayer.problem import AbstractTarget, Committee, Labels, MultiIndex, SingleIndex, Student
+from twolayer.problem.expression import Expression
+from twolayer.problem.targets import check_covariance
+
+MAX_FIELDS = 8
+
+
+@dataclass(frozen=True)
+class Learnability:
+    """What first-order methods find of a target, in which order, and how dear that is.
+
+    ``staircase`` and ``generative`` hold the stages with directions in whitened coordinates; ``coefficients`` turns
+    them into coefficients of the target's own directions. Where a number could not be decided, the exponents are None
+    and ``possible_exponents`` lists what they may be.
+    """
+
+    target: AbstractTarget
+    text: str
+    table: HermiteTable
+    staircase: Staircase
+    generative: Staircase | None
+    root: np.ndarray  # fields = root @ independent normals
+    symmetries: int
+    seen: Seen | None = None
+
+    @property
+    def k(self) -> int:
+        """The number of fields."""
+        return self.table.k
+
+    @property
+    def information_exponent(self) -> int | None:
+        """The order of the first Hermite tensor that is not zero."""
+        return self.staircase.exponent
+
+    @property
+    def leap(self) -> int | None:
+        """The largest order that a stage needs."""
+        return self.staircase.leap
+
+    @property
+    def generative_exponent(self) -> int | None:
+        """The smallest information exponent over all functions of the label."""
+        return None if self.generative is None else self.generative.exponent
+
+    @property
+    def generative_leap(self) -> int | None:
+        """The largest order that a stage needs when any function of the label may be used."""
+        return None if self.generative is None else self.generative.leap
+
+    def coefficients(self, stage: Stage) -> np.ndarray:
+        """The directions of a stage as unit coefficients of the target's directions, rows."""
+        rows = np.linalg.solve(self.root.T, stage.directions.T).T
+        return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+    def words(self, stage: Stage) -> list[str]:
+        """The directions of a stage in words, such as ``z1`` or ``z2+z3``."""
+        return [in_words(row) for row in self.coefficients(stage)]
+
+    @property
+    def order(self) -> list[dict[str, Any]]:
+        """The stages as plain data: leap, directions in words and as vectors, certificates."""
+        return [self._stage(stage) for stage in self.staircase.stages]
+
+    def _stage(self, stage: Stage) -> dict[str, Any]:
+        return {
+            "leap": stage.leap,
+            "directions": self.words(stage),
+            "vectors": np.round(self.coefficients(stage), 12).tolist(),
+            "strengths": list(stage.strengths),
+            "size": stage.size.to_dict(),
+            "excluded": [each.to_dict() for each in stage.excluded],
+            "possible_leaps": list(stage.possible),
+            "doubtful_directions": [each.to_dict() for each in stage.doubtful],
+        }
+
+    def giant_steps(self, staircase: Staircase | None = None) -> list[list[str]]:
+        """What each of a few giant steps adds: the stages of leap one, until the first of another leap."""
+        found = []
+        for stage in (staircase or self.staircase).stages:
+            if stage.leap != 1:
+                break
+            found.append(self.words(stage))
+        return found
+
+    @property
+    def scalings(self) -> list[Scaling]:
+        """Steps and samples by protocol; for the student where one was given."""
+        staircase = self.seen.staircase if self.seen is not None else self.staircase
+        if not staircase.stages:
+            return []
+        leap = staircase.leap or max(stage.leap for stage in staircase.stages)
+        giant = [word for step in self.giant_steps(staircase) for word in step]
+        reused = [] if self.generative is None else [w for step in self.giant_steps(self.generative) for w in step]
+        return scalings(leap, self.generative_leap, giant, reused)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; what is undecided is None, with what it may be beside it."""
+        unseen = np.linalg.solve(self.root.T, self.staircase.unseen.T).T
+        return {
+            "target": self.text,
+            "k": self.k,
+            "information_exponent": self.information_exponent,
+            "leap": self.leap,
+            "generative_exponent": self.generative_exponent,
+            "generative_leap": self.generative_leap,
+            "order": self.order,
+            "possible_information_exponents": list(self.staircase.possible_exponents),
+            "generative_order": None if self.generative is None else [self._stage(s) for s in self.generative.stages],
+            "is_staircase": all(stage.leap == 1 for stage in self.staircase.stages) if self.leap else None,
+            "unseen_directions": [in_words(row) for row in unseen],
+            "giant_steps": self.giant_steps(),
+            "reused_batch": None if self.generative is None else self.giant_steps(self.generative),
+            "tensors": {
+                "source": self.table.how,
+                "orders": self.table.order,
+                "sizes": (self.table.sizes() / self.table.scale).tolist(),
+                "errors": (self.table.size_errors() / self.table.scale).tolist(),
+                "beyond": self.table.beyond / self.table.scale,
+            },
+            "symmetries": self.symmetries,
+            "scalings": [row.to_dict() for row in self.scalings],
+            "student": None
+            if self.seen is None
+            else self.seen.to_dict() | {"order": [self._stage(stage) for stage in self.seen.staircase.stages]},
+        }
+
+    def __str__(self) -> str:
+        from twolayer.learnability.report import report
+
+        return report(self)
+
+
+def as_target(target: Any) -> tuple[AbstractTarget, str]:
+    """A target and its name, from a target, a formula or the name of one in the library."""
+    from twolayer.learnability.library import named_targets
+
+    if isinstance(target, AbstractTarget):
+        return target, _text(target)
+    if isinstance(target, str):
+        known = named_targets()
+        if target in known:
+            return MultiIndex(known[target].formula), known[target].formula
+        formula = Expression(target)
+        if formula.fields == 0:
+            raise InvalidInput(
+                f"The formula {target!r} contains none of the fields z1, z2, ...: nothing can be learned."
+            )
+        return MultiIndex(formula), target
+    raise InvalidInput(f"Argument `target` must be a formula such as 'he2(z1) + z1*z2' or a target, but is {target!r}.")
+
+
+def _text(target: AbstractTarget) -> str:
+    inner = (
+        target.function if isinstance(target, MultiIndex) else target.link if isinstance(target, SingleIndex) else None
+    )
+    return inner.text if isinstance(inner, Expression) else f"{target}".replace("\n", " ")
+
+
+def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learnability:
+    """The analysis of a target, with the covariance of its fields where that is not its own.
+
+    Parameters
+    ----------
+    target
+        A target, a formula, or a name from `named_targets`.
+    P
+        The covariance of the fields; the target's own when None.
+    student
+        A student whose view of the target is asked as well.
+    """
+    target, text = as_target(target)
+    if isinstance(target, Labels) or target.k < 1:
+        raise InvalidInput("Argument `target` must be a function of fields, but is the labels of a data set.")
+    if target.k > MAX_FIELDS:
+        raise InvalidInput(f"Argument `target` may have {MAX_FIELDS} fields at most here, but has {target.k}.")
+    if P is not None:
+        check_covariance("P", P, target.k)
+        if isinstance(target, Committee):
+            target = Committee(target.k, target.activation, P, target.second_layer)
+    sizes, vectors = np.linalg.eigh(np.asarray(target.target_overlaps if P is None else P, dtype=float))
+    root = (vectors * np.sqrt(sizes)) @ vectors.T  # symmetric, so that no direction is preferred
+    is_white = np.allclose(root, np.eye(target.k), rtol=0, atol=1e-14)
+    formula = formula_of(target)
+    evaluate = values_of(target, formula, root)
+    table = table_of(target, formula, root, evaluate)
+    if not np.isfinite(table.variance) or not all(np.all(np.isfinite(c)) for c in table.values):
+        raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
+    if table.variance <= 1e-28 * (1.0 + float(table.values[0][0]) ** 2):
+        raise InvalidInput(f"The target {text!r} is constant: there is nothing to learn.")
+    symmetries = find_symmetries(formula if is_white else None, evaluate, target.k)
+    staircase = climb([table], prover(table, symmetries))
+    generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)
+    seen = None if student is None else seen_by(student, table, symmetries)
+    return Learnability(target, text, table, staircase, generative, root, len(symmetries.signs), seen)
+
+
+def is_decided(result: Learnability) -> bool:
+    """Whether no certificate of the stages is undecided."""
+    every = [each for stage in result.staircase.stages for each in (*stage.excluded, *stage.doubtful)]
+    return all(each.verdict is not Verdict.UNDECIDED for each in every)

@@ -1,0 +1,115 @@
+r"""What labels tell beyond their correlation with the inputs: the generative exponent and the generative leap.
+
+.. math:: \zeta_r(y) = E[\mathrm{He}_r(z) \mid y], \qquad k^\star = \min\{r \ge 1 : E[\zeta_r(y)^2] > 0\}
+
+is the smallest information exponent over all transformations :math:`T(y)` of the label, and its version for several
+directions is the subspace iteration with :math:`C_r(x, y) = E[\mathbf{He}_r(z_\perp) \mid z_U = x, y]`. Here the
+iteration is that of `stages`, for several transformed targets :math:`T_m(f(z))` and f itself together. What they find
+is there; what they do not find is zero where a symmetry says so, or as far as these transformations tell. See
+:cite:t:`damian2024`.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from twolayer.learnability.formula import Factor, Formula
+from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients, line_points
+from twolayer.learnability.stages import Staircase, climb
+from twolayer.learnability.symmetry import Symmetries
+from twolayer.learnability.tensors import HermiteTable, rest
+
+# Orders that are looked at, by the number of fields.
+ORDERS = {1: 8, 2: 6, 3: 5, 4: 4}
+# The label is measured from a point that is no centre of symmetry, in units of the target's deviation.
+CENTRE = 0.3
+TRANSFORMATIONS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
+    lambda u: u / np.sqrt(1.0 + u**2),
+    lambda u: 1.0 / (1.0 + u**2),
+    lambda u: u / np.sqrt(0.1 + u**2),
+    lambda u: 1.0 / np.sqrt(1.0 + 4.0 * (u - 1.0) ** 2),
+)
+
+
+def transformed_tables(
+    evaluate: Callable[[np.ndarray], np.ndarray], formula: Formula | None, mean: float, scale: float, k: int
+) -> list[HermiteTable]:
+    """Hermite tensors of the transformed labels."""
+    orders = ORDERS[k]
+    found = []
+    for transform in TRANSFORMATIONS:
+
+        def label(z: np.ndarray, transform=transform) -> np.ndarray:
+            return transform((evaluate(z) - mean) / scale - CENTRE)
+
+        if k == 1:
+            value, error, square = line_coefficients(lambda x, f=label: f(x[:, None]), orders, _kinks(formula))
+            values, errors = (
+                [value[n : n + 1] for n in range(orders + 1)],
+                [error[n : n + 1] for n in range(orders + 1)],
+            )
+            variance = square - float(value[0]) ** 2
+            if variance > 1e-14:
+                found.append(HermiteTable(1, values, errors, variance, rest(values, errors, variance, 1)))
+        else:
+            table = from_values(label, k, orders)
+            if table.variance > 1e-14:
+                found.append(table)
+    return found
+
+
+def _kinks(formula: Formula | None) -> tuple[float, ...]:
+    if formula is None:
+        return (0.0,)
+    return tuple(Factor((0,), formula.form, formula.symbols).kinks(REACH))
+
+
+def takes_two_values(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
+    """Whether the label has two values alone: every transformation of it is then an affine one."""
+    z = np.random.default_rng(1).standard_normal((4096, k))
+    values = evaluate(z)
+    return bool(np.all(np.minimum(np.abs(values - values.min()), np.abs(values - values.max())) < 1e-12))
+
+
+def generative_staircase(
+    evaluate: Callable[[np.ndarray], np.ndarray],
+    formula: Formula | None,
+    table: HermiteTable,
+    plain: Staircase,
+    symmetries: Symmetries,
+) -> Staircase | None:
+    """The stages when any function of the label may be used; None beyond four fields, where it is not computed."""
+    if takes_two_values(evaluate, table.k) or all(stage.leap == 1 and not stage.undecided for stage in plain.stages):
+        return plain  # nothing is smaller than one
+    if table.k > max(ORDERS):
+        return None
+    others = transformed_tables(evaluate, formula, float(table.values[0][0]), table.scale, table.k)
+    known = symmetries.invariances
+    return climb([table, *others], lambda rows, r: known.forbids(rows, r))
+
+
+def label_information(
+    evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512, formula: Formula | None = None
+) -> np.ndarray:
+    r""":math:`E[\zeta_r(y)^2] / r!` for r = 1 .. orders, of a function of one variable.
+
+    Points of a fine rule are sorted by label and cut into bins of equal weight, ties in one bin; the squared means of
+    the bins are averaged. A lower bound that grows with the number of bins.
+    """
+    x, w = line_points(_kinks(formula), 20, REACH)
+    y = evaluate(x[:, None])
+    keep = w > 1e-18
+    x, w, y = x[keep], w[keep], y[keep]
+    order = np.argsort(y, kind="stable")
+    x, w, y = x[order], w[order], y[order]
+    place = np.minimum((np.cumsum(w) / np.sum(w) * bins).astype(int), bins - 1)
+    scale = float(np.max(np.abs(y))) + 1e-300
+    tied = np.concatenate([[False], np.abs(np.diff(y)) < 1e-12 * scale])
+    first = np.maximum.accumulate(np.where(tied, 0, np.arange(len(y))))
+    place = place[first]
+    weight = np.bincount(place, w, bins)
+    filled = weight > 0
+    norms = np.sqrt([float(math.factorial(n)) for n in range(orders + 1)])
+    means = np.stack([np.bincount(place, w * h, bins)[filled] for h in hermite_values(x, orders) / norms[:, None]])
+    return np.sum((means / weight[filled]) ** 2 * weight[filled], axis=1)[1:]
