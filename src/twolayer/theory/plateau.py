@@ -1,0 +1,161 @@
+r"""How the plateau of a random start is left: the ODE linearised where the student knows nothing of the target.
+
+At :math:`M = 0, Q = I` the equations of motion give
+
+.. math:: \dot M = v + (A - \gamma B) M + O(M^2)
+
+If v is not zero (information exponent 1) the overlaps grow at once; if it is, and the leading eigenvalue
+:math:`\lambda(\gamma)` of :math:`A - \gamma B` is positive (exponent 2), they grow as :math:`e^{\lambda t}` from their
+random values of order :math:`1/\sqrt d`. Otherwise there is no time scale of order one, and powers of d take its place.
+Velocity and matrix are those of `drift`, by differentiation: no equation is written again.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from twolayer.core.fields import as_data
+from twolayer.expectation import Chosen, choose
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.drift import drift
+from twolayer.theory.random_start import mean_log_overlap
+from twolayer.training import SGD, Free, Sphere
+
+# The plateau counts as left where a neuron has this overlap with a direction of the target.
+LEFT = 0.5
+# Below this a velocity or a rate is not told from the error of the integrals.
+NOISE = 1e-6
+
+
+@dataclass(frozen=True)
+class Plateau:
+    """How the plateau is left, on the clock of the package; what does not exist is None."""
+
+    exponent: int | None  # 1 or 2; None when the linearised ODE does not leave
+    learning_rate: float | None
+    maximal_learning_rate: float | None  # above it the plateau is not left
+    speed: float | None  # of the fastest neuron, for exponent 1
+    growth_rate: float | None  # of the squared overlap, for exponent 2
+    time: float | None  # to an overlap of one half, mean over random starts
+    steps: float | None
+    samples: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def plateau(problem: Problem, learning_rate: float | None = None, spherical: bool = True) -> Plateau:
+    r"""The time scale on which one-pass SGD leaves the plateau of a random start.
+
+    For exponent 1 the fastest neuron obeys :math:`\dot m = v - (\gamma b - \alpha) m`; for exponent 2 the squared
+    overlap grows at the rate :math:`2\lambda` from :math:`m_0^2`, whose mean logarithm over random starts is known.
+
+    Parameters
+    ----------
+    problem
+        The problem; its start is not used.
+    learning_rate
+        Where None: for exponent 2 the rate of the fewest steps at leading order in log d, which maximises
+        :math:`\gamma \lambda(\gamma)`; for exponent 1 that at which v equals the decay of an overlap one.
+    spherical
+        Whether rows keep their length.
+
+    Notes
+    -----
+    Assumes one sample a step and :math:`d \to \infty`. The noise of SGD, which makes the exit earlier by a time of order
+    one, is left out. Checked against: the closed form of phase retrieval at any width, and the overlap process.
+    """
+    p = problem.p
+    constraint = Sphere() if spherical else Free()
+    engine = choose(problem).variants()[0]
+    a = np.asarray(problem.draw(jax.random.key(0)).a)
+    P = np.asarray(problem.P, dtype=float)
+    root = np.linalg.cholesky(P)
+
+    def linear(variance: float) -> tuple[np.ndarray, np.ndarray]:
+        data = as_data((problem, SGD(1.0, constraint=constraint)))
+        v, J = jax.device_get(_linearised(engine, *data, jnp.asarray(root), jnp.asarray(a), jnp.asarray(variance)))
+        return v, J.reshape(v.size, v.size)
+
+    v, A = linear(0.0)
+    B = A - linear(1.0)[1]
+    scale = float(np.max(np.abs(A))) + float(np.max(np.abs(v))) + 1e-300
+    speed = float(np.max(np.linalg.norm(v, axis=1)))
+
+    def rate_at(gamma: float) -> float:
+        return float(np.max(np.linalg.eigvals(A - gamma * B).real))
+
+    if speed > NOISE * scale:
+        neuron = int(np.argmax(np.linalg.norm(v, axis=1)))
+        block = slice(neuron * problem.k, (neuron + 1) * problem.k)
+        along = v[neuron] / speed
+        decay, growth = along @ B[block, block] @ along, along @ A[block, block] @ along
+        largest = None if decay <= 0 else float((speed / LEFT + growth) / decay)
+        gamma = learning_rate or (1.0 if decay <= 0 else float(speed / decay))
+        left = gamma * decay - growth
+        inside = 1.0 - left * LEFT / speed
+        time = None if inside <= 0 else LEFT / speed if abs(left) < 1e-12 else float(-np.log(inside) / left)
+        return _plateau(problem, 1, gamma, largest, speed, None, time)
+    if rate_at(0.0) <= NOISE * scale:
+        return Plateau(None, learning_rate, None, None, None, None, None, None)
+    largest = _zero_of(rate_at)
+    gamma = learning_rate or (_best(rate_at, largest) if largest else 1.0)
+    rate = rate_at(gamma)
+    start = float(mean_log_overlap(1, problem.d).value)
+    time = (np.log(LEFT**2) - start) / (2.0 * rate) if rate > 0 else None
+    return _plateau(problem, 2, gamma, largest, None, 2.0 * rate, time)
+
+
+def _plateau(
+    problem: Problem,
+    exponent: int,
+    gamma: float,
+    largest: float | None,
+    speed: float | None,
+    growth: float | None,
+    time: float | None,
+) -> Plateau:
+    steps = None if time is None else float(time / SGD(gamma).clock(problem).time_per_step)
+    return Plateau(exponent, float(gamma), largest, speed, growth, None if time is None else float(time), steps, steps)
+
+
+def _zero_of(rate: Any) -> float | None:
+    """The learning rate at which the growth rate vanishes; None when it does not."""
+    from scipy.optimize import brentq
+
+    high = 1e-3
+    while rate(high) > 0:
+        high *= 2.0
+        if high > 1e9:
+            return None
+    return float(brentq(rate, 0.0, high, xtol=1e-14))  # pyright: ignore[reportArgumentType]
+
+
+def _best(rate: Any, largest: float) -> float:
+    """The learning rate that maximises its product with the growth rate."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(lambda g: -g * rate(g), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-12})
+    return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@eqx.filter_jit
+def _linearised(
+    engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array, variance: Array
+) -> tuple[Array, Array]:
+    """The velocity of the overlaps with orthonormal target directions at the plateau, and its derivative."""
+    P = root @ root.T
+
+    def velocity(M: Array) -> Array:
+        overlaps = Overlaps(jnp.eye(problem.p), M @ root.T, P, a)
+        change = drift(problem, training, overlaps, engine.moments(problem, overlaps), variance)
+        return jax.scipy.linalg.solve_triangular(root, change[1].T, lower=True).T
+
+    at = jnp.zeros((problem.p, problem.k))
+    return velocity(at), jax.jacfwd(velocity)(at)

@@ -1,0 +1,391 @@
+"""The check button of `learn`: what the analysis predicts, run by the accounts that know nothing of it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.precision import double
+from twolayer.learnability import Learnability
+from twolayer.learnability.scaling import learning_rate_exponent
+from twolayer.learnability.stages import Staircase
+from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Problem, RandomStart, Student
+from twolayer.problem.activations import HermiteActivation
+from twolayer.simulation import OverlapSGD
+from twolayer.theory import BatchMap
+from twolayer.theory.plateau import LEFT, Plateau, plateau
+from twolayer.training import SGD, Sphere
+from twolayer.verbs.evolve import evolve
+
+# Giant steps: width of the student, samples over d, step size in units of the width.
+WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4
+# A direction is found where a neuron has this cosine with it; below the second number it is not there.
+FOUND, ABSENT = 1e-3, 1e-6
+# Dimensions and runs for the slope of the escape time, by exponent.
+DIMENSIONS = {1: (30, 100, 300, 1000, 3000, 10_000, 30_000), 2: (100, 300, 1000, 3000, 10_000, 30_000, 100_000)}
+DIMENSIONS[3] = (10, 30, 100, 300, 1000, 3000, 10_000)
+RUNS = {1: (256,) * 7, 2: (512,) * 7, 3: (256, 256, 256, 128, 64, 48, 32)}
+# How much longer than the prediction a run may take before it counts as lost.
+PATIENCE = {1: 20.0, 2: 10.0, 3: 60.0}
+# Exponent 3: the rate at which the pull to the sphere's equator balances the drift at this many times 1/sqrt(d).
+BALANCE = 1.0
+AGREES = 0.1  # relative deviation of a slope from its prediction that still counts as agreement
+
+
+@dataclass(frozen=True)
+class GiantSteps:
+    """What giant steps of `BatchMap` found, step by step."""
+
+    student: str
+    predicted: tuple[tuple[str, ...], ...]
+    cosines: np.ndarray  # (steps, directions): largest cosine of a neuron with each direction, in the predicted order
+    directions: tuple[str, ...]
+    expected: np.ndarray  # (steps, directions): whether the direction should be there after the step
+    agrees: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "student": self.student,
+            "predicted": [list(step) for step in self.predicted],
+            "directions": list(self.directions),
+            "cosines": self.cosines.tolist(),
+            "agrees": self.agrees,
+        }
+
+    def __str__(self) -> str:
+        head = f"Giant steps (BatchMap, {self.student}): largest cosine of a neuron with each direction"
+        rows = [f"{'':10}" + "".join(f"{name:>18}" for name in self.directions)]
+        for step, (row, expected) in enumerate(zip(self.cosines, self.expected, strict=True), start=1):
+            cells = (f"{x:.3g}{'' if e else ' (none)'}" for x, e in zip(row, expected, strict=True))
+            rows.append(f"  step {step:<3}" + "".join(f"{cell:>18}" for cell in cells))
+        verdict = "as predicted" if self.agrees else "NOT as predicted"
+        return "\n".join([head, *rows, f"  {verdict}; (none) marks directions that are predicted to be absent"])
+
+
+@dataclass(frozen=True)
+class Slope:
+    """How the steps of escape grow with the dimension, measured by `OverlapSGD`."""
+
+    exponent: int
+    definition: str
+    dimensions: tuple[int, ...]
+    steps: tuple[float, ...]
+    errors: tuple[float, ...]  # standard errors
+    runs: tuple[int, ...]
+    slope: float
+    slope_error: float
+    predicted: float
+    agrees: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "exponent": self.exponent,
+            "definition": self.definition,
+            "d": list(self.dimensions),
+            "steps": list(self.steps),
+            "stderr": list(self.errors),
+            "runs": list(self.runs),
+            "slope": self.slope,
+            "slope_error": self.slope_error,
+            "predicted": self.predicted,
+            "agrees": self.agrees,
+        }
+
+    def __str__(self) -> str:
+        lines = [f"Escape (OverlapSGD, one neuron He_{self.exponent}): {self.definition}"]
+        rows = zip(self.dimensions, self.steps, self.errors, self.runs, strict=True)
+        lines += [f"  d = {d:<8} {steps:>12.4g} +- {error:<9.2g} steps, {runs} runs" for d, steps, error, runs in rows]
+        verdict = "agrees within 10%" if self.agrees else "DOES NOT agree within 10%"
+        lines.append(f"  slope {self.slope:.3f} +- {self.slope_error:.3f}, predicted {self.predicted:.3f}: {verdict}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Checks:
+    """All checks of one analysis, and why some were not made."""
+
+    giant_steps: GiantSteps | None
+    slope: Slope | None
+    notes: tuple[str, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every check that was made agrees."""
+        return all(each is None or each.agrees for each in (self.giant_steps, self.slope))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        made = {"giant_steps": self.giant_steps, "slope": self.slope}
+        plain = {name: None if each is None else each.to_dict() for name, each in made.items()}
+        return plain | {"agrees": self.agrees, "notes": list(self.notes)}
+
+    def __str__(self) -> str:
+        made = [str(each) for each in (self.giant_steps, self.slope) if each is not None]
+        return "\n\n".join([*made, *self.notes])
+
+
+def check(
+    result: Learnability,
+    seed: int = 0,
+    tell: Callable[[str, float], None] = lambda name, fraction: None,
+    largest: int | None = None,
+) -> Checks:
+    """Run what the analysis predicts.
+
+    Parameters
+    ----------
+    result
+        The analysis.
+    seed
+        The seed of every random number.
+    tell
+        Called with the name of what is done, and the fraction of it.
+    largest
+        The largest dimension for the slope; all of `DIMENSIONS` when None.
+    """
+    notes = ["Reused batches were not run: no account of them at large d is here yet."]
+    with double():
+        giant = _giant_steps(result, tell)
+        stages = result.staircase.stages
+        if not stages or stages[0].leap not in DIMENSIONS:
+            slope = None
+            leap = stages[0].leap if stages else None
+            notes.append(f"No slope was measured: the first stage has leap {leap}, and runs would take too long.")
+        else:
+            slope = _slope(result, seed, tell, largest)
+    return Checks(giant, slope, tuple(notes))
+
+
+# ------------------------------------------------------------------------------------------------- giant steps
+
+
+def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> GiantSteps:
+    r"""Follow `BatchMap` from no overlap at all, with batches of order d and steps of order one.
+
+    By the analysis, after t steps the overlaps span the first t stages of leap one, and nothing else. The student sees
+    every order (a logistic unit with a bias) unless one was given.
+    """
+    k, seen = result.k, result.seen
+    if seen is None:
+        staircase: Staircase = result.staircase
+        activation, name = Custom(_shifted_logistic), f"{WIDTH} logistic units with a bias"
+        student = Student(WIDTH, activation, np.linspace(-1.0, 1.5, WIDTH))
+    else:
+        staircase, student = seen.staircase, seen.student
+        name = f"{student.p} {type(student.activation).__name__} units"
+    giant = [stage for stage in staircase.stages if stage.leap == 1]
+    giant = giant[: next((n for n, stage in enumerate(staircase.stages) if stage.leap != 1), len(giant))]
+    steps = min(len(giant) + 1, MOST_STEPS)
+    d = 1000
+    batch = int(RATIO * d)
+    gamma_d = STRIDE * student.p / max(result.table.scale, 1e-12)
+    training = SGD(gamma_d * d / batch, batch_size=batch)
+    start = GivenOverlaps(np.eye(student.p), np.zeros((student.p, k)))
+    problem = Problem(result.target, student, Gaussian(d), start)
+    each = float(training.clock(problem).time_per_step)
+    run = evolve(
+        problem,
+        training,
+        BatchMap(),
+        until=steps * each,
+        save=[n * each for n in range(1, steps + 1)],
+        progress=lambda fraction: tell("giant steps", fraction),
+        throw=False,
+    )
+    rows = np.concatenate([*(stage.directions for stage in staircase.stages), staircase.unseen])
+    words = [word for stage in staircase.stages for word in result.words(stage)]
+    words += [f"unseen {n + 1}" for n in range(len(staircase.unseen))]
+    inverse = np.linalg.inv(result.root)
+    cosines = []
+    for M, Q in zip(run.M.values[0, 1:], run.Q.values[0, 1:], strict=True):
+        overlap = M @ inverse @ rows.T / np.sqrt(np.diagonal(Q))[:, None]
+        cosines.append(np.max(np.abs(overlap), axis=0))
+    learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
+    counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
+    expected = np.array([[i < n for i in range(len(rows))] for n in counts])
+    values = np.array(cosines)
+    absent = ABSENT + 10.0 * float(np.nan_to_num(np.max(run.overlap_error.values))) if "overlap_error" in run else ABSENT
+    agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < absent))
+    predicted = tuple(tuple(result.words(stage)) for stage in giant)
+    return GiantSteps(name, predicted, values, tuple(words), expected, agrees)
+
+
+def _shifted_logistic(x: Any) -> Any:
+    return jax.nn.sigmoid(x + 1.0)
+
+
+# ------------------------------------------------------------------------------------------------------ slopes
+
+
+def _slope(
+    result: Learnability, seed: int, tell: Callable[[str, float], None], largest: int | None = None
+) -> Slope:
+    r"""The steps after which one neuron with the activation :math:`\mathrm{He}_\ell` has left its random start.
+
+    On the sphere, one fresh sample a step; the output weight is the largest of
+    :math:`\langle C_\ell, v^{\otimes\ell} \rangle / \ell!`, and the start is left at the excess risk of an overlap 1/2.
+
+    * exponent 1: mean steps, slope of log steps against log d, predicted 1;
+    * exponent 2: mean steps over d against log d, predicted :math:`1 / (\gamma r)` with the rate r of the linearised ODE;
+    * exponent 3: median steps at the rate :math:`\gamma \propto d^{-1/2}`, slope of log steps against log d,
+      predicted 2.
+    """
+    leap = result.staircase.stages[0].leap
+    direction, size = _strongest(result.table.tensor(leap), leap)
+    amplitude = size / math.factorial(leap)
+    student = Student(1, HermiteActivation(leap), np.array([amplitude]))
+    target = _in_basis(result, direction)
+    mean_square = result.table.variance + float(result.table.values[0][0]) ** 2
+    norm = amplitude**2 * math.factorial(leap)
+    level = 0.5 * (mean_square + norm - 2.0 * norm * LEFT**leap)
+    chosen = [(d, runs) for d, runs in zip(DIMENSIONS[leap], RUNS[leap], strict=True) if d <= (largest or d)]
+    found, errors, counts = [], [], []
+    known: Plateau | None = None
+    for number, (d, runs) in enumerate(chosen):
+        problem = Problem(target, student, Gaussian(d), RandomStart())
+        if known is None or leap == 2:
+            known = plateau(problem, None if known is None else known.learning_rate)
+        rate, usual = _rate(problem, known, leap, norm)
+        run = evolve(
+            problem,
+            SGD(rate, constraint=Sphere()),
+            OverlapSGD(),
+            until=PATIENCE[leap] * usual,
+            save=2,
+            replicas=runs,
+            seed=seed,
+            risk_threshold=level,
+            stop_at_threshold=True,
+            throw=False,
+            progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
+        )
+        steps = run.crossing_time.values * d / rate
+        mean, error = _typical_steps(steps, by_median=leap == 3)
+        found.append(mean)
+        errors.append(error)
+        counts.append(runs)
+    dimensions = tuple(d for d, _ in chosen)
+    return _fitted(leap, dimensions, np.array(found), np.array(errors), tuple(counts), known)
+
+
+def _rate(problem: Problem, known: Plateau, leap: int, norm: float) -> tuple[float, float]:
+    """The learning rate for a dimension, and the time that the escape is expected to take."""
+    if leap < 3:
+        assert known.learning_rate is not None and known.time is not None
+        return known.learning_rate * (0.5 if leap == 1 else 1.0), 2.0 * known.time
+    drift = leap * norm  # dm/dt = drift m^(l-1) - gamma decay m
+    decay = _decay(problem)
+    scale = problem.d ** learning_rate_exponent(leap)
+    return BALANCE * drift / decay * scale, problem.d ** (leap / 2.0 - 1.0) / drift
+
+
+def _decay(problem: Problem) -> float:
+    """The rate, in units of the learning rate, at which the noise of SGD turns a neuron away from any direction."""
+    free, full = (_overlap_rate(problem, variance) for variance in (0.0, 1.0))
+    return free - full
+
+
+def _overlap_rate(problem: Problem, variance: float) -> float:
+    from twolayer.expectation import choose
+    from twolayer.problem import Overlaps
+    from twolayer.theory.drift import drift
+
+    engine = choose(problem).variants()[0]
+    P = jnp.asarray(problem.P, jnp.float64)
+    small = 1e-4
+    M = jnp.zeros((1, problem.k)).at[0, 0].set(small)
+    overlaps = Overlaps(jnp.eye(1), M, P, jnp.asarray(problem.student.second_layer))
+    change = drift(problem, SGD(1.0, constraint=Sphere()), overlaps, engine.moments(problem, overlaps), variance)
+    return float(change[1][0, 0]) / small
+
+
+def _typical_steps(steps: np.ndarray, by_median: bool) -> tuple[float, float]:
+    """Mean or median over runs, those that did not escape counting as the longest; and its standard error."""
+    if not by_median and np.all(np.isfinite(steps)):
+        return float(np.mean(steps)), float(np.std(steps, ddof=1) / math.sqrt(len(steps)))
+    ordered = np.sort(np.where(np.isfinite(steps), steps, np.inf))
+    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in _ranks(len(ordered)))
+    return float(middle), float(0.5 * (high - low))
+
+
+def _ranks(size: int) -> tuple[float, float, float]:
+    """The ranks of the median and of one standard error around it."""
+    spread = 0.5 / math.sqrt(size)
+    return 0.5 - spread, 0.5, 0.5 + spread
+
+
+def _fitted(
+    leap: int, dimensions: tuple[int, ...], steps: np.ndarray, errors: np.ndarray, runs: tuple[int, ...], known: Any
+) -> Slope:
+    d = np.array(dimensions, dtype=float)
+    if leap == 2:
+        y, sigma, predicted = steps / d, errors / d, 1.0 / (known.learning_rate * known.growth_rate)
+        definition = "mean steps to the overlap 1/2 over d, against log d"
+    else:
+        y, sigma, predicted = np.log(steps), errors / steps, float(max(1, leap - 1))
+        average = "median" if leap == 3 else "mean"
+        definition = f"{average} steps to the overlap 1/2, log against log d"
+    # A floor, so that the smallest dimensions, where corrections are larger than the scatter, do not decide alone.
+    sigma = np.maximum(sigma, 0.02 * (1.0 if leap != 2 else predicted))
+    weights = 1.0 / sigma**2
+    x = np.log(d)
+    centre = np.sum(weights * x) / np.sum(weights)
+    spread = np.sum(weights * (x - centre) ** 2)
+    slope = float(np.sum(weights * (x - centre) * y) / spread)
+    agrees = bool(abs(slope / predicted - 1.0) < AGREES)
+    return Slope(
+        leap,
+        definition,
+        dimensions,
+        tuple(steps.tolist()),
+        tuple(errors.tolist()),
+        runs,
+        slope,
+        float(1.0 / np.sqrt(spread)),
+        float(predicted),
+        agrees,
+    )
+
+
+def _strongest(tensor: np.ndarray, order: int) -> tuple[np.ndarray, float]:
+    """The unit vector with the largest absolute value of the form of a symmetric tensor, and that value."""
+    k = tensor.shape[0]
+    best: tuple[np.ndarray, float] = (np.eye(k)[0], 0.0)
+    for seed in range(32):
+        v = np.random.default_rng(seed).standard_normal(k)
+        v /= np.linalg.norm(v)
+        shift = 0.0
+        for _ in range(400):
+            image = tensor
+            for _ in range(order - 1):
+                image = image @ v
+            sign = 1.0 if seed % 2 or order % 2 else -1.0
+            image = sign * image + shift * v
+            shift = (order - 1) * float(np.linalg.norm(tensor))
+            length = float(np.linalg.norm(image))
+            if length < 1e-300:
+                break
+            v = image / length
+        value = tensor
+        for _ in range(order):
+            value = value @ v
+        if abs(float(value)) > abs(best[1]) * (1.0 + 1e-9):
+            best = v, float(value)
+    return best
+
+
+def _in_basis(result: Learnability, direction: np.ndarray) -> Any:
+    """The target as a function of orthonormal fields, the first of which is along the direction."""
+    first = np.eye(result.k)[0]
+    if np.allclose(result.root, np.eye(result.k)) and np.allclose(np.abs(direction), first, atol=1e-9):
+        return result.target
+    basis = np.linalg.qr(np.column_stack([direction, np.eye(result.k)]))[0][:, : result.k]
+    turn = jnp.asarray(result.root @ basis)
+    target = result.target
+    return MultiIndex(lambda z: target(turn @ z), k=result.k, smooth=target.is_smooth)
