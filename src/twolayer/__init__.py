@@ -3,6 +3,7 @@
 State a learning problem once; simulate it at finite d, predict it by theory, and compare the two.
 """
 
+from twolayer import learnability as learnability
 from twolayer.core.errors import ComputationFailed as ComputationFailed
 from twolayer.core.errors import InvalidInput as InvalidInput
 from twolayer.core.errors import NotApplicable as NotApplicable
@@ -57,6 +58,7 @@ from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
 from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
+from twolayer.verbs import learn as learn
 from twolayer.verbs import optimise as optimise
 
 __version__ = "0.1.0"

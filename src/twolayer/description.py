@@ -72,6 +72,7 @@ class Plan(eqx.Module):
     risk_threshold: Any = None  # on the excess risk: one number for each replica
     overlap_threshold: float | None = None  # on the cosine between a target direction and the nearest neuron
     stops: bool = eqx.field(static=True, default=False)  # whether a replica ends when it has crossed its thresholds
+    stops_at_any: bool = eqx.field(static=True, default=False)  # or already when it has crossed one of them
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
     checkpoint: Checkpoint | None = eqx.field(static=True, default=None)
 

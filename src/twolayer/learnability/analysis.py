@@ -1,5 +1,6 @@
 """The analysis of one target: its tensors, exponents and stages, with certificates, as an object that prints."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -201,6 +202,8 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     is_white = np.allclose(root, np.eye(target.k), rtol=0, atol=1e-14)
     formula = formula_of(target)
     evaluate = values_of(target, formula, root)
+    if target.polynomial is None and _grows_too_fast(evaluate, target.k):
+        raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
     table = table_of(target, formula, root, evaluate)
     if not np.isfinite(table.variance) or not all(np.all(np.isfinite(c)) for c in table.values):
         raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
@@ -211,6 +214,15 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)
     seen = None if student is None else seen_by(student, table, symmetries)
     return Learnability(target, text, table, staircase, generative, root, len(symmetries.signs), seen)
+
+
+def _grows_too_fast(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
+    r"""Whether :math:`f^2 e^{-r^2/2}` does not fall far out, along the axes and the diagonals."""
+    rays = np.concatenate([np.eye(k), -np.eye(k), np.ones((1, k)) / np.sqrt(k), -np.ones((1, k)) / np.sqrt(k)])
+    near, far = 9.0, 12.0
+    with np.errstate(all="ignore"):
+        values = [np.log(np.abs(evaluate(r * rays)) + 1e-300) - 0.25 * r**2 for r in (near, far)]
+    return bool(np.any(~(values[1] < values[0])))
 
 
 def is_decided(result: Learnability) -> bool:

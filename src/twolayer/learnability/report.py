@@ -29,8 +29,10 @@ def report(result: "Learnability") -> str:
     lines += ["", *_giant(result)]
     if result.seen is not None:
         lines += ["", *_student(result)]
-    lines += ["", f"{'protocol':<46}{'steps':<26}{'samples':<12}remark"]
-    lines += [f"  {row.protocol:<44}{row.steps:<26}{row.samples:<12}{row.remark}".rstrip() for row in result.scalings]
+    if not result.scalings:
+        return "\n".join(lines)
+    lines += ["", f"{'protocol':<46}{'steps':<34}{'samples':<12}remark"]
+    lines += [f"  {row.protocol:<44}{row.steps:<34}{row.samples:<12}{row.remark}".rstrip() for row in result.scalings]
     return "\n".join(lines)
 
 

@@ -88,7 +88,7 @@ def climb(tables: Sequence[HermiteTable], prove: Prover) -> Staircase:
     known, stages = np.zeros((0, k)), []
     while len(known) < k:
         stage, looked = _next_stage(tables, prove, known)
-        if stage is None:
+        if stage is None or not len(stage.directions):
             return Staircase(tuple(stages), complement(known), looked)
         stages.append(stage)
         known = np.concatenate([known, stage.directions])

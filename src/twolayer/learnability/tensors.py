@@ -77,8 +77,8 @@ def _turned_powers(basis: np.ndarray, orders: int) -> list[np.ndarray]:
 class HermiteTable:
     """The Hermite tensors of one function, up to an order, with errors.
 
-    ``values[n]``, ``errors[n]`` and ``proved_zero[n]`` are aligned with ``monomials(k, n)``; ``beyond`` bounds the size of
-    all higher orders together, zero for a polynomial. ``support`` says, where the structure of the formula is known,
+    ``values[n]``, ``errors[n]`` and ``proved_zero[n]`` are aligned with ``monomials(k, n)``; ``beyond`` bounds the size
+    of all higher orders together, zero for a polynomial. ``support`` says, where the structure of the formula is known,
     which degrees in each variable its terms can have at all, at any order: for each term and variable a set.
     """
 

@@ -220,7 +220,8 @@ class _Progress:
             )
         if self.plan.stops:
             crossing = np.asarray(self.run.crossing)
-            now = np.isinf(self.stopped) & np.all(crossing >= 0.0, axis=1)
+            reached = np.any if self.plan.stops_at_any else np.all
+            now = np.isinf(self.stopped) & reached(crossing >= 0.0, axis=1)
             self.stopped = np.where(now, crossing.max(axis=1), self.stopped)
 
 

@@ -44,6 +44,7 @@ class Plateau:
     time: float | None  # to an overlap of one half, mean over random starts
     steps: float | None
     samples: float | None
+    decay: float  # in units of the learning rate: how fast the noise of SGD turns a neuron away from any direction
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -68,10 +69,9 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
 
     Notes
     -----
-    Assumes one sample a step and :math:`d \to \infty`. The noise of SGD, which makes the exit earlier by a time of order
-    one, is left out. Checked against: the closed form of phase retrieval at any width, and the overlap process.
+    Assumes one sample a step and :math:`d \to \infty`. The noise of SGD, which makes the exit earlier by a time of
+    order one, is left out. Checked against: the closed form of phase retrieval at any width, and the overlap process.
     """
-    p = problem.p
     constraint = Sphere() if spherical else Free()
     engine = choose(problem).variants()[0]
     a = np.asarray(problem.draw(jax.random.key(0)).a)
@@ -86,6 +86,7 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     v, A = linear(0.0)
     B = A - linear(1.0)[1]
     scale = float(np.max(np.abs(A))) + float(np.max(np.abs(v))) + 1e-300
+    turning = float(np.max(np.diagonal(B)))
     speed = float(np.max(np.linalg.norm(v, axis=1)))
 
     def rate_at(gamma: float) -> float:
@@ -101,15 +102,15 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
         left = gamma * decay - growth
         inside = 1.0 - left * LEFT / speed
         time = None if inside <= 0 else LEFT / speed if abs(left) < 1e-12 else float(-np.log(inside) / left)
-        return _plateau(problem, 1, gamma, largest, speed, None, time)
+        return _plateau(problem, 1, gamma, largest, speed, None, time, turning)
     if rate_at(0.0) <= NOISE * scale:
-        return Plateau(None, learning_rate, None, None, None, None, None, None)
+        return Plateau(None, learning_rate, None, None, None, None, None, None, turning)
     largest = _zero_of(rate_at)
     gamma = learning_rate or (_best(rate_at, largest) if largest else 1.0)
     rate = rate_at(gamma)
     start = float(mean_log_overlap(1, problem.d).value)
     time = (np.log(LEFT**2) - start) / (2.0 * rate) if rate > 0 else None
-    return _plateau(problem, 2, gamma, largest, None, 2.0 * rate, time)
+    return _plateau(problem, 2, gamma, largest, None, 2.0 * rate, time, turning)
 
 
 def _plateau(
@@ -120,9 +121,11 @@ def _plateau(
     speed: float | None,
     growth: float | None,
     time: float | None,
+    decay: float,
 ) -> Plateau:
     steps = None if time is None else float(time / SGD(gamma).clock(problem).time_per_step)
-    return Plateau(exponent, float(gamma), largest, speed, growth, None if time is None else float(time), steps, steps)
+    time = None if time is None else float(time)
+    return Plateau(exponent, float(gamma), largest, speed, growth, time, steps, steps, decay)
 
 
 def _zero_of(rate: Any) -> float | None:
@@ -154,7 +157,7 @@ def _linearised(
 
     def velocity(M: Array) -> Array:
         overlaps = Overlaps(jnp.eye(problem.p), M @ root.T, P, a)
-        change = drift(problem, training, overlaps, engine.moments(problem, overlaps), variance)
+        change = drift(problem, training, overlaps, engine.moments(problem, overlaps), variance)  # pyright: ignore[reportArgumentType]
         return jax.scipy.linalg.solve_triangular(root, change[1].T, lower=True).T
 
     at = jnp.zeros((problem.p, problem.k))

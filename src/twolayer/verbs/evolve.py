@@ -48,7 +48,7 @@ def evolve(
     seed: Any = 0,
     risk_threshold: Any = None,
     overlap_threshold: float | int | None = None,
-    stop_at_threshold: bool = False,
+    stop_at_threshold: bool | str = False,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
     checkpoint: str | Path | None = None,
@@ -77,8 +77,8 @@ def evolve(
         Record for each target direction the first time at which the cosine of some neuron with it, of either sign, is
         at least this (``overlap_time``), in the same way.
     stop_at_threshold
-        Whether a replica ends when it has crossed all its thresholds; `OverlapSGD` then spends no more on it, and what
-        would come later is missing.
+        Whether a replica ends when it has crossed all its thresholds, or with ``"any"`` one of them; `OverlapSGD` then
+        spends no more on it, and what would come later is missing.
     throw
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
@@ -123,8 +123,9 @@ def make_plan(
     seed = count("seed", low=0, high=2**31 - 1)(seed)
     risk_threshold, each_threshold = _risk_thresholds(risk_threshold, replicas)
     overlap_threshold = number("overlap_threshold", above=0.0, below=1.0, optional=True)(overlap_threshold)
-    stop_at_threshold = flag("stop_at_threshold")(stop_at_threshold)
-    if stop_at_threshold and risk_threshold is None and overlap_threshold is None:
+    at_any = stop_at_threshold == "any"
+    stops = at_any or flag("stop_at_threshold")(stop_at_threshold)
+    if stops and risk_threshold is None and overlap_threshold is None:
         raise InvalidInput("Argument `stop_at_threshold` needs a `risk_threshold` or an `overlap_threshold`.")
     clock = training.clock(problem)
     steps = clock.steps(until)
@@ -144,7 +145,7 @@ def make_plan(
     told = {"until": until, "save": asked, "replicas": replicas, "seed": seed, "risk_threshold": risk_threshold}
     told |= {"overlap_threshold": overlap_threshold, "stop_at_threshold": stop_at_threshold}
     times = clock.time(save_steps)
-    return Plan(starts, keys, save_steps, times, each_threshold, overlap_threshold, stop_at_threshold), told
+    return Plan(starts, keys, save_steps, times, each_threshold, overlap_threshold, stops, at_any), told
 
 
 def _risk_thresholds(asked: Any, replicas: int) -> tuple[Any, np.ndarray | None]:

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import count, flag, number
 from twolayer.core.precision import double
@@ -25,7 +27,6 @@ class Learned:
     d: int | None
     plateau: Plateau | None
     checks: Checks | None
-    notes: tuple[str, ...] = ()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -38,7 +39,6 @@ class Learned:
             "d": self.d,
             "plateau": None if self.plateau is None else self.plateau.to_dict(),
             "verify": None if self.checks is None else self.checks.to_dict(),
-            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Learned:
             parts.append(_in_numbers(self.plateau, self.d))
         if self.checks is not None:
             parts.append(str(self.checks))
-        return "\n\n".join([*parts, *self.notes])
+        return "\n\n".join(parts)
 
 
 def _in_numbers(found: Plateau, d: int | None) -> str:
@@ -88,9 +88,9 @@ def learn(
 
     The information exponent is the order of the first Hermite tensor :math:`C_r = E[\nabla^r f]` that is not zero. The
     subspace iteration gives the order in which directions are found: given those known, the lowest order r of
-    :math:`E[f\,\mathbf{He}_r(z_\perp) \mid z_U]` that is not zero; the leap is the largest r met. The generative exponent
-    and leap are the smallest over all functions of the label. Zero is decided by proof or by an error bar; where
-    neither decides, the answer is None, and the report says at what size.
+    :math:`E[f\,\mathbf{He}_r(z_\perp) \mid z_U]` that is not zero; the leap is the largest r met. The generative
+    exponent and leap are the smallest over all functions of the label. Zero is decided by proof or by an error bar;
+    where neither decides, the answer is None, and the report says at what size.
 
     Parameters
     ----------
@@ -128,20 +128,13 @@ def learn(
     if d is not None and student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")
     analysis = analyse(target, P, student)
-    notes: list[str] = []
     scale = None
-    if d is not None:
-        if P is not None and analysis.target.target_overlaps is not P and not _is_own(analysis.target, P):
+    if d is not None and student is not None:
+        if P is not None and not np.allclose(np.asarray(analysis.target.target_overlaps), np.asarray(P)):
             raise InvalidInput("Argument `d` asks for a time, which is known for the target's own P alone.")
         with double():
             scale = plateau(Problem(analysis.target, student, Gaussian(d), noise=noise), learning_rate, spherical)
     checks = None
     if verify:
         checks = check(analysis, seed, progress or (lambda name, fraction: None), largest)
-    return Learned(analysis, d, scale, checks, tuple(notes))
-
-
-def _is_own(target: Any, P: Any) -> bool:
-    import numpy as np
-
-    return bool(np.allclose(np.asarray(target.target_overlaps), np.asarray(P)))
+    return Learned(analysis, d, scale, checks)

@@ -26,13 +26,14 @@ WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4
 # A direction is found where a neuron has this cosine with it; below the second number it is not there.
 FOUND, ABSENT = 1e-3, 1e-6
 # Dimensions and runs for the slope of the escape time, by exponent.
-DIMENSIONS = {1: (30, 100, 300, 1000, 3000, 10_000, 30_000), 2: (100, 300, 1000, 3000, 10_000, 30_000, 100_000)}
-DIMENSIONS[3] = (10, 30, 100, 300, 1000, 3000, 10_000)
-RUNS = {1: (256,) * 7, 2: (512,) * 7, 3: (256, 256, 256, 128, 64, 48, 32)}
+DIMENSIONS = {1: (30, 300, 3000, 30_000), 2: (100, 1000, 10_000, 100_000), 3: (10, 100, 1000, 10_000)}
+RUNS = {1: (256,) * 4, 2: (512,) * 4, 3: (512, 256, 128, 64)}
 # How much longer than the prediction a run may take before it counts as lost.
 PATIENCE = {1: 20.0, 2: 10.0, 3: 60.0}
 # Exponent 3: the rate at which the pull to the sphere's equator balances the drift at this many times 1/sqrt(d).
 BALANCE = 1.0
+# Share of the best output weight that the neuron has: its own output is noise, which makes the escape slower.
+MODEST = 0.1
 AGREES = 0.1  # relative deviation of a slope from its prediction that still counts as agreement
 
 
@@ -210,7 +211,9 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> Gi
     counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
     expected = np.array([[i < n for i in range(len(rows))] for n in counts])
     values = np.array(cosines)
-    absent = ABSENT + 10.0 * float(np.nan_to_num(np.max(run.overlap_error.values))) if "overlap_error" in run else ABSENT
+    absent = (
+        ABSENT + 10.0 * float(np.nan_to_num(np.max(run.overlap_error.values))) if "overlap_error" in run else ABSENT
+    )
     agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < absent))
     predicted = tuple(tuple(result.words(stage)) for stage in giant)
     return GiantSteps(name, predicted, values, tuple(words), expected, agrees)
@@ -223,86 +226,61 @@ def _shifted_logistic(x: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ slopes
 
 
-def _slope(
-    result: Learnability, seed: int, tell: Callable[[str, float], None], largest: int | None = None
-) -> Slope:
+def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], largest: int | None = None) -> Slope:
     r"""The steps after which one neuron with the activation :math:`\mathrm{He}_\ell` has left its random start.
 
-    On the sphere, one fresh sample a step; the output weight is the largest of
-    :math:`\langle C_\ell, v^{\otimes\ell} \rangle / \ell!`, and the start is left at the excess risk of an overlap 1/2.
+    On the sphere, one fresh sample a step; the output weight is a tenth of the largest
+    :math:`\langle C_\ell, v^{\otimes\ell} \rangle / \ell!`. The start is left at an overlap of 1/2 with v, or, where n
+    directions are found together, of :math:`1/(2\sqrt n)` with one of them.
 
     * exponent 1: mean steps, slope of log steps against log d, predicted 1;
-    * exponent 2: mean steps over d against log d, predicted :math:`1 / (\gamma r)` with the rate r of the linearised ODE;
+    * exponent 2: mean steps over d against log d, predicted :math:`1 / (\gamma r)` with r from the linearised ODE;
     * exponent 3: median steps at the rate :math:`\gamma \propto d^{-1/2}`, slope of log steps against log d,
       predicted 2.
     """
-    leap = result.staircase.stages[0].leap
+    stage = result.staircase.stages[0]
+    leap = stage.leap
     direction, size = _strongest(result.table.tensor(leap), leap)
-    amplitude = size / math.factorial(leap)
+    amplitude = MODEST * size / math.factorial(leap)
     student = Student(1, HermiteActivation(leap), np.array([amplitude]))
     target = _in_basis(result, direction)
-    mean_square = result.table.variance + float(result.table.values[0][0]) ** 2
-    norm = amplitude**2 * math.factorial(leap)
-    level = 0.5 * (mean_square + norm - 2.0 * norm * LEFT**leap)
     chosen = [(d, runs) for d, runs in zip(DIMENSIONS[leap], RUNS[leap], strict=True) if d <= (largest or d)]
-    found, errors, counts = [], [], []
-    known: Plateau | None = None
+    found, errors = [], []
+    known = plateau(Problem(target, student, Gaussian(chosen[0][0])))
+    drift = leap * amplitude * size  # dm/dt = drift m^(leap - 1) - gamma decay m, along the direction
     for number, (d, runs) in enumerate(chosen):
-        problem = Problem(target, student, Gaussian(d), RandomStart())
-        if known is None or leap == 2:
-            known = plateau(problem, None if known is None else known.learning_rate)
-        rate, usual = _rate(problem, known, leap, norm)
+        rate, usual = _rate(known, leap, drift, d, chosen[0][0])
         run = evolve(
-            problem,
+            Problem(target, student, Gaussian(d), RandomStart()),
             SGD(rate, constraint=Sphere()),
             OverlapSGD(),
             until=PATIENCE[leap] * usual,
             save=2,
             replicas=runs,
             seed=seed,
-            risk_threshold=level,
-            stop_at_threshold=True,
+            overlap_threshold=LEFT / math.sqrt(len(stage.directions)),
+            stop_at_threshold="any",
             throw=False,
             progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
         )
-        steps = run.crossing_time.values * d / rate
-        mean, error = _typical_steps(steps, by_median=leap == 3)
-        found.append(mean)
+        times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
+        steps, error = _typical_steps(times * d / rate, by_median=leap == 3)
+        found.append(steps)
         errors.append(error)
-        counts.append(runs)
-    dimensions = tuple(d for d, _ in chosen)
-    return _fitted(leap, dimensions, np.array(found), np.array(errors), tuple(counts), known)
+    dimensions, counts = zip(*chosen, strict=True)
+    return _fitted(leap, dimensions, np.array(found), np.array(errors), counts, known)
 
 
-def _rate(problem: Problem, known: Plateau, leap: int, norm: float) -> tuple[float, float]:
+def _rate(known: Plateau, leap: int, drift: float, d: int, first: int) -> tuple[float, float]:
     """The learning rate for a dimension, and the time that the escape is expected to take."""
-    if leap < 3:
-        assert known.learning_rate is not None and known.time is not None
-        return known.learning_rate * (0.5 if leap == 1 else 1.0), 2.0 * known.time
-    drift = leap * norm  # dm/dt = drift m^(l-1) - gamma decay m
-    decay = _decay(problem)
-    scale = problem.d ** learning_rate_exponent(leap)
-    return BALANCE * drift / decay * scale, problem.d ** (leap / 2.0 - 1.0) / drift
-
-
-def _decay(problem: Problem) -> float:
-    """The rate, in units of the learning rate, at which the noise of SGD turns a neuron away from any direction."""
-    free, full = (_overlap_rate(problem, variance) for variance in (0.0, 1.0))
-    return free - full
-
-
-def _overlap_rate(problem: Problem, variance: float) -> float:
-    from twolayer.expectation import choose
-    from twolayer.problem import Overlaps
-    from twolayer.theory.drift import drift
-
-    engine = choose(problem).variants()[0]
-    P = jnp.asarray(problem.P, jnp.float64)
-    small = 1e-4
-    M = jnp.zeros((1, problem.k)).at[0, 0].set(small)
-    overlaps = Overlaps(jnp.eye(1), M, P, jnp.asarray(problem.student.second_layer))
-    change = drift(problem, SGD(1.0, constraint=Sphere()), overlaps, engine.moments(problem, overlaps), variance)
-    return float(change[1][0, 0]) / small
+    if leap == 3:
+        rate = BALANCE * drift / known.decay * d ** learning_rate_exponent(leap)
+        return rate, d ** (leap / 2.0 - 1.0) / drift
+    assert known.learning_rate is not None and known.time is not None
+    if leap == 1:
+        return known.learning_rate * 0.5, known.time
+    assert known.growth_rate is not None
+    return known.learning_rate, known.time + math.log(d / first) / known.growth_rate
 
 
 def _typical_steps(steps: np.ndarray, by_median: bool) -> tuple[float, float]:
@@ -326,11 +304,11 @@ def _fitted(
     d = np.array(dimensions, dtype=float)
     if leap == 2:
         y, sigma, predicted = steps / d, errors / d, 1.0 / (known.learning_rate * known.growth_rate)
-        definition = "mean steps to the overlap 1/2 over d, against log d"
+        definition = "mean steps to leave the start over d, against log d"
     else:
         y, sigma, predicted = np.log(steps), errors / steps, float(max(1, leap - 1))
         average = "median" if leap == 3 else "mean"
-        definition = f"{average} steps to the overlap 1/2, log against log d"
+        definition = f"{average} steps to leave the start, log against log d"
     # A floor, so that the smallest dimensions, where corrections are larger than the scatter, do not decide alone.
     sigma = np.maximum(sigma, 0.02 * (1.0 if leap != 2 else predicted))
     weights = 1.0 / sigma**2

@@ -1,0 +1,121 @@
+"""``twolayer learn``: what of a target can be learned, how fast, and in which order."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet
+
+if TYPE_CHECKING:
+    from twolayer.verbs import Learned
+
+
+def learn(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="EXPRESSION", help="A formula in z1, z2, ..., or a name from --list.", show_default=False
+        ),
+    ] = None,
+    student: Annotated[
+        str | None,
+        typer.Option("--student", metavar="NAME", help="The activation of a student, such as erf, relu or he3."),
+    ] = None,
+    p: Annotated[int, typer.Option("--p", metavar="N", help="Width of the student.")] = 1,
+    second_layer: Annotated[
+        str, typer.Option("--second-layer", metavar="NAME", help="Its output weights: ones, rademacher or gaussian.")
+    ] = "ones",
+    d: Annotated[
+        int | None,
+        typer.Option("--d", metavar="N", help="Input dimension: with --student, when the plateau is left."),
+    ] = None,
+    noise: Annotated[float, typer.Option("--noise", metavar="VALUE", help="Variance of the label noise.")] = 0.0,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", metavar="VALUE", help="For that time; the best rate when left out."),
+    ] = None,
+    free: Annotated[bool, typer.Option("--free", help="Rows may change their length; else they keep it.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run what is predicted: giant steps, and escape times against d.")
+    ] = False,
+    largest: Annotated[
+        int | None, typer.Option("--largest", metavar="N", help="The largest dimension of these runs.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
+    listed: Annotated[bool, typer.Option("--list", help="List the named targets with their known answers.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write a figure and the numbers there.", show_default=False),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> Answer:
+    """Say what of a target can be learned: exponents, leaps, the order of directions, steps and samples by protocol.
+
+    Example: twolayer learn "he2(z1) + z1*z2" --student relu --d 1000
+    Example: twolayer learn he3 --verify --out he3
+    """
+    from twolayer.cli.folder import check_writable
+    from twolayer.cli.progress import progress_bar
+    from twolayer.core.errors import InvalidInput
+    from twolayer.problem import Student
+    from twolayer.verbs import learn as find
+
+    if listed:
+        return _list()
+    if target is None:
+        raise InvalidInput("Argument `EXPRESSION` is missing: give a formula such as 'he2(z1) + z1*z2', or use --list.")
+    if out is not None:
+        check_writable(out)
+    network = None if student is None else Student(p, student, second_layer)
+    with progress_bar(quiet) as progress:
+        result = find(
+            target,
+            network,
+            d=d,
+            noise=noise,
+            learning_rate=learning_rate,
+            spherical=not free,
+            verify=verify,
+            seed=seed,
+            largest=largest,
+            progress=progress,
+        )
+    data, words = result.to_dict(), str(result)
+    if out is not None:
+        data["files"] = _write(result, data, out)
+        data["folder"] = str(out)
+        words += f"\n\npicture   {out / 'learn.png'}"
+    return Answer(data, words)
+
+
+def _list() -> Answer:
+    from dataclasses import asdict
+
+    from twolayer.learnability import named_targets
+
+    known = named_targets()
+    lines = [f"{'name':<20}{'formula':<42}{'information':>12}{'leap':>6}{'generative':>12}"]
+    lines += [
+        f"{name:<20}{each.formula:<42}{each.information_exponent:>12}{each.leap:>6}{each.generative_exponent:>12}"
+        for name, each in known.items()
+    ]
+    return Answer({"targets": {name: asdict(each) for name, each in known.items()}}, "\n".join(lines))
+
+
+def _write(result: "Learned", data: dict[str, Any], folder: Path) -> list[str]:
+    """The figure and the numbers; returns the names of the files."""
+    import json
+
+    from twolayer.core.files import write_whole
+    from twolayer.plots import save_figure, staircase
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        files = save_figure(staircase(result), folder / "learn")
+        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+        files.append(write_whole(folder / "summary.json", text.encode()))
+    except OSError as error:
+        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}", FAILED) from None
+    return [path.name for path in files]
