@@ -4,7 +4,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import numpy as np
 
@@ -115,14 +115,16 @@ def square(terms: Mapping[Exponents, int]) -> dict[Exponents, int]:
     return {exponents: coefficient for exponents, coefficient in total.items() if coefficient}
 
 
-def in_hermite(terms: Mapping[Exponents, int]) -> dict[Exponents, int]:
+def in_hermite(terms: Mapping[Exponents, Any]) -> dict[Exponents, Any]:
     r"""The same polynomial as a sum of products of Hermite polynomials, without rounding.
+
+    Coefficients are whole numbers, fractions, or any others that can be added exactly.
 
     .. math:: x^n = \sum_m \frac{n!}{2^m\,m!\,(n - 2m)!}\,\mathrm{He}_{n-2m}(x)
     """
     result = dict(terms)
     for index in range(len(next(iter(terms), ()))):
-        total: dict[Exponents, int] = {}
+        total: dict[Exponents, Any] = {}
         for exponents, coefficient in result.items():
             n = exponents[index]
             for m in range(n // 2 + 1):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from twolayer.learnability.formula import Factor, Formula
-from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients, line_points
+from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients
 from twolayer.learnability.stages import Staircase, climb
 from twolayer.learnability.symmetry import Symmetries
 from twolayer.learnability.tensors import HermiteTable, rest
@@ -89,18 +89,17 @@ def generative_staircase(
     return climb([table, *others], lambda rows, r: known.forbids(rows, r))
 
 
-def label_information(
-    evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512, formula: Formula | None = None
-) -> np.ndarray:
+def label_information(evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512) -> np.ndarray:
     r""":math:`E[\zeta_r(y)^2] / r!` for r = 1 .. orders, of a function of one variable.
 
-    Points of a fine rule are sorted by label and cut into bins of equal weight, ties in one bin; the squared means of
+    Points of a fine grid are sorted by label and cut into bins of equal weight, ties in one bin; the squared means of
     the bins are averaged. A lower bound that grows with the number of bins.
     """
-    x, w = line_points(_kinks(formula), 20, REACH)
+    edges = np.linspace(-REACH, REACH, 2**18 + 1)  # many more points than bins: each holds all that share a label
+    x = 0.5 * (edges[1:] + edges[:-1])
+    w = np.exp(-0.5 * x**2)
+    x, w = x[w > 1e-18], w[w > 1e-18]
     y = evaluate(x[:, None])
-    keep = w > 1e-18
-    x, w, y = x[keep], w[keep], y[keep]
     order = np.argsort(y, kind="stable")
     x, w, y = x[order], w[order], y[order]
     place = np.minimum((np.cumsum(w) / np.sum(w) * bins).astype(int), bins - 1)
@@ -108,6 +107,7 @@ def label_information(
     tied = np.concatenate([[False], np.abs(np.diff(y)) < 1e-12 * scale])
     first = np.maximum.accumulate(np.where(tied, 0, np.arange(len(y))))
     place = place[first]
+    w = w / np.sum(w)
     weight = np.bincount(place, w, bins)
     filled = weight > 0
     norms = np.sqrt([float(math.factorial(n)) for n in range(orders + 1)])

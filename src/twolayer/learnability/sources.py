@@ -19,7 +19,7 @@ from twolayer.learnability.formula import Factor, Formula, vanishes
 from twolayer.learnability.tensors import MAX_MONOMIALS, HermiteTable, count, factorials, monomials, rest
 from twolayer.problem import AbstractTarget
 
-ROUNDING = 1e-14
+ROUNDING = 5e-14
 # Two rules that agree may both be a little off.
 SAFETY = 4.0
 # The line is cut at this many deviations; the weight beyond is 1e-32, or 1e-12 of He_8 squared at the narrower one.
@@ -65,7 +65,7 @@ def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
         values.append(np.array([float(c) for c in exact]) * factorials(k, n))
         zeros.append(np.array([not c for c in exact]))
     errors = [ROUNDING * np.abs(c) for c in values]
-    variance = sum(float(np.sum(c**2 / factorials(k, n))) for n, c in enumerate(values) if n)
+    variance = float(sum(np.sum(c**2 / factorials(k, n)) for n, c in enumerate(values) if n))
     return HermiteTable(k, values, errors, variance, 0.0, zeros, None, "exact")
 
 

@@ -78,13 +78,10 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     P = np.asarray(problem.P, dtype=float)
     root = np.linalg.cholesky(P)
 
-    def linear(variance: float) -> tuple[np.ndarray, np.ndarray]:
-        data = as_data((problem, SGD(1.0, constraint=constraint)))
-        v, J = jax.device_get(_linearised(engine, *data, jnp.asarray(root), jnp.asarray(a), jnp.asarray(variance)))
-        return v, J.reshape(v.size, v.size)
-
-    v, A = linear(0.0)
-    B = A - linear(1.0)[1]
+    data = as_data((problem, SGD(1.0, constraint=constraint)))
+    v, both = jax.device_get(_linearised(engine, *data, jnp.asarray(root), jnp.asarray(a)))
+    A, with_noise = both.reshape(2, v.size, v.size)
+    B = A - with_noise
     scale = float(np.max(np.abs(A))) + float(np.max(np.abs(v))) + 1e-300
     turning = float(np.max(np.diagonal(B)))
     speed = float(np.max(np.linalg.norm(v, axis=1)))
@@ -149,16 +146,18 @@ def _best(rate: Any, largest: float) -> float:
 
 
 @eqx.filter_jit
-def _linearised(
-    engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array, variance: Array
-) -> tuple[Array, Array]:
-    """The velocity of the overlaps with orthonormal target directions at the plateau, and its derivative."""
+def _linearised(engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array) -> tuple[Array, Array]:
+    """The velocity of the overlaps with orthonormal target directions at the plateau, and its derivative.
+
+    The derivative twice: without the noise of SGD, and with it at the learning rate one.
+    """
     P = root @ root.T
 
     def velocity(M: Array) -> Array:
         overlaps = Overlaps(jnp.eye(problem.p), M @ root.T, P, a)
-        change = drift(problem, training, overlaps, engine.moments(problem, overlaps), variance)  # pyright: ignore[reportArgumentType]
-        return jax.scipy.linalg.solve_triangular(root, change[1].T, lower=True).T
+        moments = engine.moments(problem, overlaps)
+        found = [drift(problem, training, overlaps, moments, variance)[1] for variance in (0.0, 1.0)]
+        return jnp.stack([jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T for dM in found])
 
     at = jnp.zeros((problem.p, problem.k))
-    return velocity(at), jax.jacfwd(velocity)(at)
+    return velocity(at)[0], jax.jacfwd(velocity)(at)

@@ -34,6 +34,8 @@ PATIENCE = {1: 20.0, 2: 10.0, 3: 60.0}
 BALANCE = 1.0
 # Share of the best output weight that the neuron has: its own output is noise, which makes the escape slower.
 MODEST = 0.1
+# The rates of exponents 1 and 2, in units of the best one.
+SLOWER = 0.25
 AGREES = 0.1  # relative deviation of a slope from its prediction that still counts as agreement
 
 
@@ -231,7 +233,7 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
 
     On the sphere, one fresh sample a step; the output weight is a tenth of the largest
     :math:`\langle C_\ell, v^{\otimes\ell} \rangle / \ell!`. The start is left at an overlap of 1/2 with v, or, where n
-    directions are found together, of :math:`1/(2\sqrt n)` with one of them.
+    directions are found together, of :math:`\sqrt{3/n}/2` with one of them from n = 4 on.
 
     * exponent 1: mean steps, slope of log steps against log d, predicted 1;
     * exponent 2: mean steps over d against log d, predicted :math:`1 / (\gamma r)` with r from the linearised ODE;
@@ -246,7 +248,10 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
     target = _in_basis(result, direction)
     chosen = [(d, runs) for d, runs in zip(DIMENSIONS[leap], RUNS[leap], strict=True) if d <= (largest or d)]
     found, errors = [], []
-    known = plateau(Problem(target, student, Gaussian(chosen[0][0])))
+    problem = Problem(target, student, Gaussian(chosen[0][0]))
+    known = plateau(problem)
+    if known.learning_rate is not None:  # at the best rate a neuron with little output stays short of the overlap 1/2
+        known = plateau(problem, known.learning_rate * SLOWER)
     drift = leap * amplitude * size  # dm/dt = drift m^(leap - 1) - gamma decay m, along the direction
     for number, (d, runs) in enumerate(chosen):
         rate, usual = _rate(known, leap, drift, d, chosen[0][0])
@@ -258,7 +263,7 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
             save=2,
             replicas=runs,
             seed=seed,
-            overlap_threshold=LEFT / math.sqrt(len(stage.directions)),
+            overlap_threshold=LEFT / math.sqrt(max(1.0, len(stage.directions) / 3.0)),
             stop_at_threshold="any",
             throw=False,
             progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
@@ -278,7 +283,7 @@ def _rate(known: Plateau, leap: int, drift: float, d: int, first: int) -> tuple[
         return rate, d ** (leap / 2.0 - 1.0) / drift
     assert known.learning_rate is not None and known.time is not None
     if leap == 1:
-        return known.learning_rate * 0.5, known.time
+        return known.learning_rate, known.time
     assert known.growth_rate is not None
     return known.learning_rate, known.time + math.log(d / first) / known.growth_rate
 
@@ -301,21 +306,22 @@ def _ranks(size: int) -> tuple[float, float, float]:
 def _fitted(
     leap: int, dimensions: tuple[int, ...], steps: np.ndarray, errors: np.ndarray, runs: tuple[int, ...], known: Any
 ) -> Slope:
-    d = np.array(dimensions, dtype=float)
+    kept = np.isfinite(steps) & (steps > 0.0) & np.isfinite(errors)  # without those that begin beyond the threshold
+    d, y, sigma = np.array(dimensions, dtype=float)[kept], steps[kept], errors[kept]
     if leap == 2:
-        y, sigma, predicted = steps / d, errors / d, 1.0 / (known.learning_rate * known.growth_rate)
+        y, sigma, predicted = y / d, sigma / d, 1.0 / (known.learning_rate * known.growth_rate)
         definition = "mean steps to leave the start over d, against log d"
     else:
-        y, sigma, predicted = np.log(steps), errors / steps, float(max(1, leap - 1))
+        y, sigma, predicted = np.log(y), sigma / y, float(max(1, leap - 1))
         average = "median" if leap == 3 else "mean"
         definition = f"{average} steps to leave the start, log against log d"
     # A floor, so that the smallest dimensions, where corrections are larger than the scatter, do not decide alone.
-    sigma = np.maximum(sigma, 0.02 * (1.0 if leap != 2 else predicted))
+    sigma = np.maximum(sigma, 0.02 * (predicted if leap == 2 else 1.0))
     weights = 1.0 / sigma**2
     x = np.log(d)
-    centre = np.sum(weights * x) / np.sum(weights)
-    spread = np.sum(weights * (x - centre) ** 2)
-    slope = float(np.sum(weights * (x - centre) * y) / spread)
+    centre = np.sum(weights * x) / np.sum(weights) if len(d) else np.nan
+    spread = float(np.sum(weights * (x - centre) ** 2))
+    slope = float(np.sum(weights * (x - centre) * y) / spread) if len(d) > 1 else np.nan
     agrees = bool(abs(slope / predicted - 1.0) < AGREES)
     return Slope(
         leap,
@@ -325,7 +331,7 @@ def _fitted(
         tuple(errors.tolist()),
         runs,
         slope,
-        float(1.0 / np.sqrt(spread)),
+        1.0 / math.sqrt(spread) if len(d) > 1 else np.nan,
         float(predicted),
         agrees,
     )

@@ -1,0 +1,83 @@
+"""What a student sees, and when it leaves the plateau."""
+
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.core.precision import double
+from twolayer.learnability.scaling import online_exponent, scalings
+from twolayer.theory import phase_retrieval
+from twolayer.theory.plateau import plateau
+
+
+def test_an_odd_student_does_not_see_an_even_target():
+    blind = tl.learn("he2(z1) + z1*z2", "erf")
+    assert blind.seen.staircase.stages == () and "sees nothing" in str(blind)
+    assert tl.learn("he2(z1)", "relu").seen.staircase.exponent == 2
+
+
+def test_relu_misses_odd_orders_from_three_on():
+    answer = tl.learn("z1 + he3(z2)", "relu")
+    assert answer.leap == 3 and answer.seen.orders == (1, 2) and len(answer.seen.staircase.unseen) == 1
+    assert tl.learn("z1 + z1*z2 + he3(z1)*he2(z3)", "he3").seen.staircase.stages == ()
+
+
+def test_output_weights_of_the_wrong_sign_push_away():
+    assert tl.learn("he2(z1)", "square").seen.right_sign == 1.0
+    assert tl.learn("-he2(z1)", "square").seen.right_sign == 0.0
+    assert tl.learn("-he2(z1)", tl.Student(4, "square", "rademacher")).seen.right_sign == 0.5
+    assert tl.learn("z1**2 - z2**2", "square").seen.right_sign == 1.0
+    assert tl.learn("-he3(z1)", "he3").seen.right_sign == 1.0
+
+
+@pytest.mark.parametrize("p", [1, 3])
+def test_the_plateau_of_phase_retrieval_is_the_known_one(p):
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(1000), noise=0.3)
+    with double():
+        found = plateau(problem)
+        given = plateau(problem, 0.02)
+    assert found.exponent == 2
+    assert found.learning_rate == pytest.approx(phase_retrieval.optimal_learning_rate(p, 0.3), rel=1e-6)
+    assert found.maximal_learning_rate == pytest.approx(phase_retrieval.maximal_learning_rate(p, 0.3), rel=1e-9)
+    assert found.growth_rate == pytest.approx(phase_retrieval.growth_rate(p, found.learning_rate, 0.3), rel=1e-9)
+    assert given.growth_rate == pytest.approx(phase_retrieval.growth_rate(p, 0.02, 0.3), rel=1e-9)
+
+
+def test_exponent_one_leaves_at_the_speed_of_the_first_tensor():
+    answer = tl.learn("z1 + z1*z2", "erf", d=500)
+    # a sigma_1 C_1 = 1/sqrt(pi)
+    assert answer.plateau.exponent == 1 and answer.plateau.speed == pytest.approx(1 / np.sqrt(np.pi), rel=1e-6)
+    ode = tl.evolve(
+        tl.Problem(
+            tl.MultiIndex("z1 + z1*z2"),
+            tl.Student(1, "erf"),
+            tl.Gaussian(500),
+            tl.GivenOverlaps(np.eye(1), np.zeros((1, 2))),
+        ),
+        tl.SGD(answer.plateau.learning_rate, constraint=tl.Sphere()),
+        tl.SaadSolla(),
+        until=3 * answer.plateau.time,
+        overlap_threshold=0.5,
+    )
+    # linearised against the full ODE: the same time up to the curvature of the sphere
+    assert float(ode.overlap_time.values[0, 0]) == pytest.approx(answer.plateau.time, rel=0.35)
+    assert "overlap 1/2 after time" in str(answer)
+
+
+def test_known_exponents_of_the_protocols():
+    assert [online_exponent(leap) for leap in (1, 2, 3, 4)] == [(1.0, False), (1.0, True), (2.0, False), (3.0, False)]
+    rows = {row.protocol.split(",")[0]: row for row in scalings(3, 1, [], ["z1"])}
+    assert rows["fresh batches n_b up to d^1.5"].steps_exponent == 0.5
+    assert rows["each sample used twice"].samples == "d"
+    assert rows["lower bounds on samples"].samples_exponent == 1.0
+    hard = {row.protocol: row for row in scalings(3, 3, [], [])}
+    assert hard["each sample used twice"].steps_exponent is None
+
+
+def test_what_learn_refuses():
+    with pytest.raises(tl.InvalidInput, match="student"):
+        tl.learn("z1", d=100)
+    with pytest.raises(tl.InvalidInput, match="not known"):
+        tl.learn("z1", "rellu")
+    with pytest.raises(tl.InvalidInput, match="own P"):
+        tl.learn("z1*z2", "relu", d=100, P=np.array([[1.0, 0.5], [0.5, 1.0]]))

@@ -1,0 +1,35 @@
+"""The check button: predicted directions by giant steps, slopes of escape times."""
+
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.verbs.learn_check import check
+
+
+def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
+    found = tl.learn("z1 + z1*z2", verify=True, largest=100)
+    giant = found.checks.giant_steps
+    assert giant.agrees and giant.predicted == (("z1",), ("z2",))
+    assert giant.cosines[0, 0] > 0.1 and giant.cosines[0, 1] < 1e-9 and giant.cosines[1, 1] > 1e-3
+    assert found.checks.slope.dimensions == (30,) and "as predicted" in str(found)
+    assert found.to_dict()["verify"]["giant_steps"]["agrees"]
+
+
+def test_a_wrong_prediction_is_noticed():
+    right = tl.learn("z1 + z1*z2").analysis
+    wrong = tl.learn("z2 + z1*z2").analysis
+    # The staircase of one target, run on another: the check must not agree.
+    import dataclasses
+
+    mixed = dataclasses.replace(right, staircase=wrong.staircase)
+    assert not check(mixed, largest=30).giant_steps.agrees
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "expected"), [("z1 + z1*z2", 1.0), ("he2(z1)", None), ("he3(z1)", 2.0)])
+def test_slopes_of_the_escape_time(text, expected):
+    slope = tl.learn(text, verify=True).checks.slope
+    assert slope.agrees and abs(slope.slope / slope.predicted - 1.0) < 0.1
+    assert np.log10(slope.dimensions[-1] / slope.dimensions[0]) >= 3.0
+    assert expected is None or slope.predicted == expected
