@@ -43,16 +43,14 @@ def test_tensors_are_averages(text, check_mean):
             assert abs(samples.mean() - value) < 5 * spread + error, (text, beta)
 
 
-@pytest.mark.parametrize("text", FORMULAS)
+@pytest.mark.parametrize("text", [text for text in FORMULAS if "z3" not in text])
 def test_errors_are_honest_against_a_rule_of_another_kind(text):
     found, target = table(text)
     # One axis at a time by brute force: 2000 midpoints of equal width, jumps at zero between them.
-    edges = np.linspace(-9.0, 9.0, 361 if target.k == 3 else 2001)
+    edges = np.linspace(-9.0, 9.0, 2001)
     x = 0.5 * (edges[1:] + edges[:-1])
     w = np.exp(-0.5 * x**2) * (x[1] - x[0]) / math.sqrt(2 * math.pi)
-    grid = np.stack(np.meshgrid(*[x] * target.k, indexing="ij"), axis=-1) if target.k < 3 else None
-    if grid is None:
-        pytest.skip("three axes are covered by Monte Carlo")
+    grid = np.stack(np.meshgrid(*[x] * target.k, indexing="ij"), axis=-1)
     values = np.asarray(target(jnp.asarray(grid)))
     for _ in range(target.k):
         values = np.tensordot(values, hermite_values(x, 3) * w, axes=(0, 1))

@@ -104,8 +104,12 @@ class Formula:
     is_exact: bool  # whether its numbers are those that were meant, and not rounded ones
 
     def function(self) -> Callable[..., np.ndarray]:
-        """Values from arrays of the fields."""
-        return Factor(tuple(range(len(self.symbols))), self.form, self.symbols).function()
+        """Values from arrays of the fields; polynomials by Horner's scheme, since powers of arrays are slow."""
+        import sympy as sp
+
+        is_polynomial = self.form.is_polynomial(*self.symbols) and self.form.free_symbols
+        form = sp.horner(self.form, *self.symbols) if is_polynomial else self.form
+        return Factor(tuple(range(len(self.symbols))), form, self.symbols).function()
 
     @property
     def polynomial(self) -> dict[tuple[int, ...], Any] | None:
