@@ -93,6 +93,28 @@ def test_any_covariance_of_the_fields_is_whitened():
     assert found.table.how == "closed family"
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "leap"), [("abs(z1 + z2)", "z1+z2", 2), ("he2(z2)", "z2", 2), ("erf(z1 - z3)", "z1-z3", 1)]
+)
+def test_directions_on_which_nothing_depends_are_proved_absent(text, words, leap):
+    result = analyse(text)
+    assert (result.leap, result.generative_leap) == (leap, leap)
+    assert [result.words(stage) for stage in result.staircase.stages] == [[words]]
+    assert len(result.staircase.unseen) == result.k - 1
+    assert all("no term depends" in each.proof or each.proof == "exactly" for each in result.staircase.unseen_why)
+
+
+def test_sums_of_units_by_formula_are_closed():
+    result = analyse("relu(z1 + 2*z2) + tanh(z1 - z2 + 0.5)")
+    direct = analyse(
+        tl.MultiIndex(lambda z: jnp.maximum(z[0] + 2 * z[1], 0) + jnp.tanh(z[0] - z[1] + 0.5), k=2, smooth=False)
+    )
+    assert result.table.how == "closed family" and direct.table.how == "quadrature"
+    for n in range(1, 5):
+        gap = np.abs(result.table.values[n] - direct.table.values[n])
+        assert np.all(gap <= result.table.errors[n] + direct.table.errors[n])
+
+
 def test_the_room_can_be_called_as_the_contract_says():
     assert tl.learnability("z1 + he3(z2)").leap == 3
     assert tl.learnability.named_targets() == TARGETS

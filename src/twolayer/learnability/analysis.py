@@ -1,5 +1,6 @@
 """The analysis of one target: its tensors, exponents and stages, with certificates, as an object that prints."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -205,6 +206,9 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     if target.polynomial is None and _grows_too_fast(evaluate, target.k):
         raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
     table = table_of(target, formula, root, evaluate)
+    if formula is not None and is_white and table.ridges is None:
+        used = [symbol in formula.form.free_symbols for symbol in formula.symbols]
+        table = table if all(used) else dataclasses.replace(table, ridges=np.eye(target.k)[used])
     if not np.isfinite(table.variance) or not all(np.all(np.isfinite(c)) for c in table.values):
         raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
     if table.variance <= 1e-28 * (1.0 + float(table.values[0][0]) ** 2):

@@ -127,6 +127,30 @@ class Formula:
             if c
         }
 
+    def ridges(self) -> list[tuple[Factor, np.ndarray]] | None:
+        """The formula as a sum of functions of one linear form each, with the vectors of these forms; else None.
+
+        The constant is left out: it belongs to no direction.
+        """
+        import sympy as sp
+
+        found: dict[tuple[float, ...], tuple[Any, np.ndarray]] = {}
+        t = sp.Symbol("t", real=True)
+        for term in sp.Add.make_args(sp.expand(self.form, deep=False)):
+            if not term.free_symbols:
+                continue
+            written = _along_one_form(term, self.symbols, t)
+            if written is None:
+                return None
+            form, vector = written
+            key = tuple(np.round(vector / np.linalg.norm(vector) * np.sign(vector[np.argmax(np.abs(vector))]), 12))
+            if key in found:
+                ratio = sp.nsimplify(float(vector @ found[key][1] / (found[key][1] @ found[key][1])), rational=True)
+                found[key] = found[key][0] + form.subs(t, ratio * t), found[key][1]
+            else:
+                found[key] = form, vector
+        return [(Factor((0,), form, (t,)), vector) for form, vector in found.values()]
+
     def terms(self) -> list[tuple[float, list[Factor]]] | None:
         """Coefficients and factors in separate variables; None when the formula has too many terms."""
         import sympy as sp
@@ -154,6 +178,32 @@ class Formula:
             (float(number), [Factor(at, form, tuple(self.symbols[i] for i in at)) for at, form in factors.items()])
             for number, factors in found
         ]
+
+
+def _along_one_form(term: Any, symbols: tuple[Any, ...], t: Any) -> tuple[Any, np.ndarray] | None:
+    """A term as a function of t, the first linear form in it, and the vector of that form; None if it has others."""
+    import sympy as sp
+
+    vector, replaced = None, {}
+    for part in _parts(term):
+        if not part.free_symbols or not part.is_polynomial(*symbols):
+            continue
+        linear = sp.Poly(part, *symbols)
+        if linear.total_degree() != 1:
+            continue
+        here, offset = [linear.coeff_monomial(symbol) for symbol in symbols], linear.coeff_monomial(1)
+        if vector is None:
+            vector = here
+        first = next(i for i, c in enumerate(vector) if c != 0)
+        ratio = here[first] / vector[first]
+        if all(sp.simplify(c - ratio * v) == 0 for c, v in zip(here, vector, strict=True)):
+            replaced[part] = ratio * t + offset
+    if vector is None:
+        return None
+    form = term.xreplace(replaced)
+    if form.free_symbols != {t}:
+        return None
+    return form, np.array([float(c) for c in vector])
 
 
 def _merged(terms: list[tuple[Any, dict[Any, Any]]], place: tuple[int, ...]) -> list[tuple[Any, dict[Any, Any]]]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from twolayer.learnability.formula import Factor, Formula
 from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients
-from twolayer.learnability.stages import Staircase, climb
+from twolayer.learnability.stages import INDEPENDENT, Staircase, climb
 from twolayer.learnability.symmetry import Symmetries
 from twolayer.learnability.tensors import HermiteTable, rest
 
@@ -86,7 +86,11 @@ def generative_staircase(
         return None
     others = transformed_tables(evaluate, formula, float(table.values[0][0]), table.scale, table.k)
     known = symmetries.invariances
-    return climb([table, *others], lambda rows, r: known.forbids(rows, r))
+
+    def prove(rows: np.ndarray, r: int) -> str | None:
+        return INDEPENDENT if table.depends_within(rows) else known.forbids(rows, r)
+
+    return climb([table, *others], prove)
 
 
 def label_information(evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512) -> np.ndarray:

@@ -66,7 +66,7 @@ def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
         zeros.append(np.array([not c for c in exact]))
     errors = [ROUNDING * np.abs(c) for c in values]
     variance = float(sum(np.sum(c**2 / factorials(k, n)) for n, c in enumerate(values) if n))
-    return HermiteTable(k, values, errors, variance, 0.0, zeros, None, "exact")
+    return HermiteTable(k, values, errors, variance, 0.0, zeros, how="exact")
 
 
 # -------------------------------------------------------------------------------------------- closed families
@@ -157,30 +157,36 @@ def from_terms(
     variance = _variance(evaluate, k, float(values[0][0]))
     zeros = [~p for p in possible]
     used = tuple(support)
-    return HermiteTable(k, values, errors, variance, rest(values, errors, variance, k), zeros, used, "closed family")
+    return HermiteTable(
+        k, values, errors, variance, rest(values, errors, variance, k), zeros, used, how="closed family"
+    )
 
 
-def from_units(
-    function: Callable[[np.ndarray], np.ndarray], kinks: tuple[float, ...], weights: np.ndarray, rows: np.ndarray
-) -> HermiteTable:
-    r"""The tensors of :math:`\sum_r w_r g(a_r \cdot z)`: :math:`C_n = \sum_r w_r h_n(|a_r|)\,\hat a_r^{\otimes n}`."""
+Ridge = tuple[Callable[[np.ndarray], np.ndarray], tuple[float, ...], float, np.ndarray]
+
+
+def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray]) -> HermiteTable:
+    r"""The tensors of :math:`\sum_r w_r g_r(a_r \cdot z)`: :math:`C_n = \sum_r w_r h_n\,\hat a_r^{\otimes n}`.
+
+    Each ridge is a function, its kinks, its weight and its vector; :math:`h_n = E[g_r(|a_r| x)\,\mathrm{He}_n(x)]`. A
+    constant may be left out.
+    """
+    rows = np.stack([row for *_, row in ridges])
     k = rows.shape[1]
     orders = orders_for(k)
     values = [np.zeros(count(k, n)) for n in range(orders + 1)]
     errors = [np.zeros(count(k, n)) for n in range(orders + 1)]
-    lengths = np.linalg.norm(rows, axis=1)
-    for weight, length, row in zip(weights, lengths, rows, strict=True):
-        c, e, _ = line_coefficients(function, orders, (0.0, *kinks), float(length))
+    for function, kinks, weight, row in ridges:
+        length = float(np.linalg.norm(row))
+        c, e, _ = line_coefficients(function, orders, (0.0, *kinks), length)
         for n in range(orders + 1):
             shape = np.prod((row / length) ** monomials(k, n), axis=1)
             values[n] += weight * c[n] * shape
             errors[n] += abs(weight) * (e[n] + ROUNDING * abs(c[n])) * np.abs(shape)
-
-    def evaluate(z: np.ndarray) -> np.ndarray:
-        return function(z @ rows.T) @ weights
-
-    variance = _variance(evaluate, k, float(values[0][0]))
-    return HermiteTable(k, values, errors, variance, rest(values, errors, variance, k), None, None, "closed family")
+    variance = _variance(evaluate, k, _mean(evaluate, k))
+    return HermiteTable(
+        k, values, errors, variance, rest(values, errors, variance, k), ridges=rows, how="closed family"
+    )
 
 
 # ------------------------------------------------------------------------------------------------- quadrature
@@ -275,7 +281,7 @@ def from_values(function: Callable[[np.ndarray], np.ndarray], k: int, orders: in
     at = [tuple(monomials(k, n).T) for n in range(orders + 1)]
     values, errors = [value[place] for place in at], [error[place] for place in at]
     variance = _variance(function, k, float(values[0][0]))
-    return HermiteTable(k, values, errors, variance, rest(values, errors, variance, k), None, None, "quadrature")
+    return HermiteTable(k, values, errors, variance, rest(values, errors, variance, k), how="quadrature")
 
 
 def _variance(function: Callable[[np.ndarray], np.ndarray], k: int, mean: float) -> float:
@@ -283,6 +289,13 @@ def _variance(function: Callable[[np.ndarray], np.ndarray], k: int, mean: float)
         return float(np.mean([np.mean((function(scrambled_normals(k, LOG2_POINTS, s)) - mean) ** 2) for s in range(4)]))
     fine, _ = axis_rules(k)[1]
     return float(_on_grid((function(grid_of(fine, k)) - mean) ** 2, fine, k, 0).ravel()[0])
+
+
+def _mean(function: Callable[[np.ndarray], np.ndarray], k: int) -> float:
+    if k > max(GRID):
+        return float(np.mean([np.mean(function(scrambled_normals(k, LOG2_POINTS, s))) for s in range(4)]))
+    fine, _ = axis_rules(k)[1]
+    return float(_on_grid(function(grid_of(fine, k)), fine, k, 0).ravel()[0])
 
 
 # ---------------------------------------------------------------------------------------------------- targets
@@ -322,12 +335,23 @@ def table_of(
         if polynomial is not None and formula.is_exact:
             return from_polynomial(polynomial, k)
         terms = formula.terms() if polynomial is None else None
+        if terms is not None and any(len(factor.variables) > 1 for _, factors in terms for factor in factors):
+            ridges = formula.ridges()
+            if ridges is not None:
+                parts: list[Ridge] = [(f.function(), tuple(f.kinks(REACH)), 1.0, row) for f, row in ridges]
+                return from_ridges(parts, evaluate)
         if terms is not None and (len(terms) > 1 or len(terms[0][1]) > 1 or k == 1):
             return from_terms(terms, k, evaluate)
     units = target.units
     if units is not None:
-        return from_units(
-            lambda x: numpy_values(units.activation, x), tuple(units.activation.kinks), np.asarray(units.weights), root
+        activation = units.activation
+
+        def unit(x: np.ndarray) -> np.ndarray:
+            return numpy_values(activation, x)
+
+        weights = np.asarray(units.weights)
+        return from_ridges(
+            [(unit, tuple(activation.kinks), float(w), row) for w, row in zip(weights, root, strict=True)], evaluate
         )
     known = target.polynomial
     if known is not None and k <= max(GRID):

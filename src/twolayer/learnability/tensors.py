@@ -89,6 +89,7 @@ class HermiteTable:
     beyond: float = 0.0
     proved_zero: Sequence[np.ndarray] | None = None
     support: Any = None
+    ridges: np.ndarray | None = None  # rows: the function is a sum of functions of these linear forms
     how: str = ""
     _turned: dict[bytes, list[np.ndarray]] = field(default_factory=dict, repr=False, compare=False)
 
@@ -130,6 +131,13 @@ class HermiteTable:
             full[place] = self.values[n][index[tuple(np.bincount(place, minlength=self.k).tolist())]] if n else 0.0
         return full if n else np.asarray(self.values[0][0])
 
+    def depends_within(self, subspace: np.ndarray) -> bool:
+        """Whether all forms that the function is known to depend on lie in a subspace (orthonormal rows)."""
+        if self.ridges is None:
+            return False
+        left = self.ridges - self.ridges @ subspace.T @ subspace
+        return bool(np.all(np.abs(left) < 1e-9 * np.max(np.abs(self.ridges))))
+
     def seen_by(self, orders: Sequence[bool]) -> "HermiteTable":
         """The same function without the orders that are not seen."""
         keep = [n == 0 or (n < len(orders) and bool(orders[n])) for n in range(self.order + 1)]
@@ -137,7 +145,9 @@ class HermiteTable:
         zero = self.proved_zero or [np.zeros(len(c), dtype=bool) for c in self.values]
         zero = [z if kept else np.ones_like(z) for z, kept in zip(zero, keep, strict=True)]
         errors = [e if kept else np.zeros_like(e) for e, kept in zip(self.errors, keep, strict=True)]
-        return HermiteTable(self.k, values, errors, self.variance, self.beyond, zero, self.support, self.how)
+        return HermiteTable(
+            self.k, values, errors, self.variance, self.beyond, zero, self.support, self.ridges, self.how
+        )
 
 
 def rest(values: Sequence[np.ndarray], errors: Sequence[np.ndarray], variance: float, k: int) -> float:
