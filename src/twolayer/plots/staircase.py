@@ -61,7 +61,8 @@ def _draw_stairs(ax: Axes, analysis: Learnability) -> None:
     ax.axhline(analysis.k, color=GREY, lw=0.8, zorder=0)
     if other is not None and has_other:
         _draw_steps(ax, other, ANY_LABEL, "any function of the label", most, True)
-    _draw_steps(ax, plain, LABEL, "correlation with the label", most, False)
+    name = "correlation with the label" + ("" if analysis.seen is None else ", for the student")
+    _draw_steps(ax, plain, LABEL, name, most, False)
     known = 0
     for n, stage in enumerate(plain.stages, start=1):
         known += len(stage.directions)
@@ -136,4 +137,6 @@ def _draw_slope(ax: Axes, slope: Slope) -> None:
     ax.plot(x, line, color=DARK_GREY, lw=0.9, label=name)
     ax.set_xscale("log")
     ax.set_xlabel(r"dimension  $d$")
-    ax.legend(loc="upper left", title=f"measured slope {slope.slope:.3g} ± {slope.slope_error:.1g}", title_fontsize=7)
+    ax.legend(
+        loc="upper left", title=rf"measured slope ${slope.slope:.3f} \pm {slope.slope_error:.3f}$", title_fontsize=7
+    )
