@@ -235,4 +235,4 @@ def crossings(
         is_there = watched((Q, M, a), args) <= 0.0
         return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+    return over_starts(one, starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
