@@ -10,7 +10,8 @@ from scipy.special import erf
 
 from twolayer.core.errors import InvalidInput
 from twolayer.problem import Committee, GivenOverlaps, Hermite, SingleIndex, WarmStart
-from twolayer.simulation.direct import Weights, batch_loss, update
+from twolayer.simulation.direct import batch_loss
+from twolayer.training.update import Weights, update
 from twolayer.training import Both, First, Sphere, conventions
 from twolayer.training.conventions import Stated
 

@@ -35,6 +35,7 @@ from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
 from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
 # stream of a replica is attached to its own steps, so that the cut of a run does not matter.
@@ -46,14 +47,6 @@ GPU_NUMBERS = 2**28
 WORTHWHILE = 10**9
 PART_NUMBERS = 2**20
 MAX_NUMBERS = 2**28
-
-
-class Weights(NamedTuple):
-    """The state of one replica."""
-
-    W: Float[Array, "p d"]
-    V: Float[Array, "p d"]  # velocity; of size zero without momentum
-    a: Float[Array, " p"]
 
 
 class Frozen(NamedTuple):
@@ -77,32 +70,6 @@ def batch_loss(
 ) -> Float[Array, ""]:
     r"""The loss summed over samples, :math:`\sum_\nu \ell(y^\nu, s(z^\nu))`; ``counts`` says how often each counts."""
     return jnp.sum(counts * problem.loss(y, problem.student(z @ W.T, a)))
-
-
-def update(
-    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: tuple[Array, Array]
-) -> Weights:
-    r"""One step from the gradient of the summed loss.
-
-    .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
-              a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
-
-    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then
-    returns to its initial length.
-    """
-    W, V, a = weights
-    rate = training.learning_rate / problem.d
-    a = a - training.layer_ratio * rate * gradient[1]
-    if not training.trains_first:
-        return Weights(W, V, a)
-    move = -rate * gradient[0]
-    if training.has_momentum:
-        move = V = training.momentum * V + move
-    decay = training.weight_decay * rate * training.samples_per_step(problem)
-    W = (1.0 - decay) * W + move
-    if training.is_spherical:
-        W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
-    return Weights(W, V, a)
 
 
 class _Layout(NamedTuple):
@@ -321,13 +288,12 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
 
     def one(Q: Array, M: Array, a: Array, key: Array) -> tuple[Weights, Frozen]:
         W, W_star = embed(Overlaps(Q, M, overlaps.P, a), problem.d, key)
-        V = jnp.zeros_like(W) if training.has_momentum else jnp.zeros((problem.p, 0))
         X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
         if size is not None and not isinstance(problem.inputs, Samples):
             X = jax.random.normal(purpose_key(key, Purpose.DATASET), (size, problem.d), precision).astype(jnp.float64)
             y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
         words = jax.random.key_data(purpose_key(key, Purpose.DATA)).astype(jnp.uint32)
-        return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
+        return at_rest(training, W, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
 
     return jax.vmap(one)(overlaps.Q, overlaps.M, overlaps.a, keys)
 
@@ -405,15 +371,17 @@ def _advance(
 
     def updates(weights: Weights, frozen: Frozen, gradient: Callable[[Weights], tuple[Array, Array]]) -> Weights:
         """All updates on one batch, from its gradient anywhere."""
-        follow = partial(update, problem, training, lengths=frozen.lengths)
+
+        def follow(weights: Weights) -> Weights:
+            wanted = queried(training, weights)
+            found = gradient(wanted)
+            if isinstance(training.reuse, LookAhead):
+                found = gradient(looked_ahead(problem, training.reuse.rate, wanted, found))
+            return update(problem, training, weights, frozen.lengths, found)
+
         if isinstance(training.reuse, Repeated):
-            return jax.lax.fori_loop(
-                0, training.reuse.times, lambda _, weights: follow(weights, gradient=gradient(weights)), weights
-            )
-        if isinstance(training.reuse, LookAhead):
-            W = weights.W - training.reuse.rate / problem.d * gradient(weights)[0]
-            return follow(weights, gradient=gradient(weights._replace(W=W)))
-        return follow(weights, gradient=gradient(weights))
+            return jax.lax.fori_loop(0, training.reuse.times, lambda _, weights: follow(weights), weights)
+        return follow(weights)
 
     def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:
         first = index * layout.steps_per_block

@@ -1,0 +1,244 @@
+r"""Training on samples that come back: the weights in a growing orthonormal frame, and one sample's coordinates in it.
+
+Gaussian inputs that have been used for a step are no longer independent of the weights. What they know is finite: write
+the weights as :math:`W^t = B^t E` with orthonormal rows E that span the target, the start and the noise of each
+gradient. In the limit a typical sample has independent normal coordinates x along E, moved along the noise of each
+gradient by what the sample itself put there. Everything the dynamics needs are averages over one such sample.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.core.linalg import cholesky, root
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.net import Net, uniforms
+from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
+
+# A gradient whose part outside of all earlier ones is below this part of its square adds nothing but rounding.
+NOTHING_NEW = 1e-14
+# Counts of a sample in a batch up to this number: more have a probability below 1e-15 at a mean of one.
+MOST_COUNTS = 18
+# Factor by which the points are spread out along the target: in each direction it costs 7% of them.
+WIDER = 1.25
+
+
+def gradients_per_step(training: SGD) -> int:
+    """How many gradients a step takes on its batch."""
+    if isinstance(training.reuse, Repeated):
+        return training.reuse.times
+    return 2 if isinstance(training.reuse, LookAhead) else 1
+
+
+class Layout(NamedTuple):
+    """How the coordinates of the frame are ordered: target, start, then the noise of each gradient."""
+
+    k: int
+    p: int
+    gradients: int
+
+    @property
+    def given(self) -> int:
+        """Coordinates that are there at the start."""
+        return self.k + self.p
+
+    @property
+    def size(self) -> int:
+        """All coordinates."""
+        return self.given + self.p * self.gradients
+
+
+class Cloud(NamedTuple):
+    """Typical samples: many points of the law of one."""
+
+    weights: Float[Array, " points"]  # they sum to one
+    x: Float[Array, "size points"]  # independent normal coordinates along the frame
+    y: Float[Array, " points"]
+    counts: Any  # (gradients, points): how often each batch holds the sample, or None: once
+
+
+class Traces(NamedTuple):
+    """What samples have put into the frame: their gradients, made orthonormal in mean square one after the other."""
+
+    hat: Float[Array, "noise points"]
+    gram: Float[Array, "noise noise"]  # the triangular factor: gradients are this times ``hat``
+
+
+def coordinates_needed(layout: Layout, has_counts: bool) -> int:
+    """The dimension of the net from which a cloud is made."""
+    return layout.size + 1 + (layout.gradients if has_counts else 0)
+
+
+def make_cloud(
+    problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int
+) -> Cloud:
+    r"""Samples from a net: normal coordinates whose first two moments are exact, labels, and counts.
+
+    The coordinates along the target are spread out by `WIDER`, with weights that make up for it: squares of labels that
+    grow as a polynomial are made in the tails.
+
+    Mini-batches are drawn with replacement: as the set grows, a sample is in a batch a number of times that has
+    Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
+    """
+    points = uniforms(net, log2_points)
+    normals = jax.scipy.special.ndtri(points[: layout.size + 1])
+    log_weights = -0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[: layout.k] ** 2, axis=0)
+    weights = jnp.exp(log_weights)
+    weights = weights / jnp.sum(weights)
+    normals = normals * jnp.where(jnp.arange(len(normals)) < layout.k, WIDER, 1.0)[:, None]
+    # Exact means and covariances make linear problems exact, and help all others.
+    normals = normals - (normals @ weights)[:, None]
+    factor = jnp.linalg.cholesky((normals * weights[None, :]) @ normals.T)
+    normals = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(factor)), lower=True) @ normals
+    # The noise of the label comes after the target in the net, whose first coordinates are its best.
+    x = jnp.concatenate([normals[: layout.k], normals[layout.k + 1 :]])
+    lam_star = jnp.linalg.cholesky(P) @ x[: layout.k]
+    y = problem.target(lam_star.T) + jnp.sqrt(problem.noise) * normals[layout.k]
+    counts = None
+    if share is not None:
+        counts = poisson(points[layout.size + 1 :], share)
+    return Cloud(weights, x, y, counts)
+
+
+def poisson(u: Float[Array, "n points"], mean: Any) -> Float[Array, "n points"]:
+    """Poisson's law by its quantiles, for means of at most one."""
+    number = jnp.arange(MOST_COUNTS, dtype=jnp.float64)
+    below = jnp.cumsum(jnp.exp(-mean + number * jnp.log(mean) - jax.scipy.special.gammaln(number + 1.0)))
+
+    def add(m: Array, total: Array) -> Array:
+        return total + (u > below[m])
+
+    return jax.lax.fori_loop(0, MOST_COUNTS, add, jnp.zeros_like(u))
+
+
+def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
+    r"""Weights with the overlaps of the start, :math:`\hat M = M P_c^{-T}` and :math:`(Q^\perp)^{1/2}`."""
+    M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(start.P), start.M.T, lower=True).T
+    B = jnp.zeros((layout.p, layout.size)).at[:, : layout.k].set(M)
+    return at_rest(training, B.at[:, layout.k : layout.given].set(root(start.perpendicular)), start.a)
+
+
+def fields(
+    layout: Layout, alpha: Any, cloud: Cloud, traces: Traces, B: Float[Array, "p size"], remembered: Array
+) -> Float[Array, "p points"]:
+    r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
+
+    The second part, along the noise of gradients, is the memory: a sample that has been used knows the weights. In the
+    usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
+    ``remembered`` marks the gradients that these very samples have been part of.
+    """
+    return B @ cloud.x + (B[:, layout.given :] * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat
+
+
+def gradient_in_frame(
+    problem: Problem, alpha: Any, layout: Layout, cloud: Cloud, traces: Traces, weights: Weights, number: Any, begin: Any
+) -> tuple[Gradient, Traces]:
+    r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; and what it leaves behind.
+
+    With :math:`g = \partial_h \tfrac12 (y - s)^2`, times how often a sample is in the batch, and its part
+    :math:`\hat g^t` outside of the earlier ones, :math:`g^t = \sum_{r \le t} G_{tr}\,\hat g^r`,
+    :math:`E[\hat g^r \hat g^{s T}] = \delta_{rs}`,
+
+    .. math:: \tfrac1d \nabla_W \sum_\nu \ell^\nu = \alpha\,E\big[g^t \chi^T\big]\,E, \qquad
+              \chi = x + \hat g / \sqrt\alpha
+
+    whose entries along the noise of gradient r are :math:`\alpha E[g^t x_r^T] + \sqrt\alpha\,G_{tr}`. The first part is
+    the response (Stein's identity: :math:`E[g^t x^T] = \Gamma_\star B^\star + \sum_s \Gamma(t, s) B^s`), valid for
+    discontinuous slopes as for smooth ones, and free of any inverse; the second is the noise
+    :math:`\zeta^t` of covariance :math:`\alpha E[g^t g^{s T}]`.
+
+    Parameters
+    ----------
+    problem, alpha, layout, cloud
+        What is learned; samples in a set over d; the frame; typical samples of the set.
+    traces
+        What these samples have put into the frame before.
+    weights
+        Where the gradient is taken.
+    number, begin
+        The number of the gradient, and of the first that its samples were part of.
+    """
+    p, d = layout.p, problem.d
+    block = jnp.arange(p * layout.gradients) // p
+    remembered = ((block >= begin) & (block < number)).astype(jnp.float64)
+    h = fields(layout, alpha, cloud, traces, weights.W, remembered)
+    c = weights.a * problem.student.scale
+    activation = problem.student.activation
+    units = activation(h)
+    excess = c @ units - cloud.y
+    if cloud.counts is not None:
+        excess = excess * cloud.counts[number]
+    g = c[:, None] * activation.derivative(h) * excess[None, :]
+    weighted = g * cloud.weights[None, :]
+    past = (weighted @ traces.hat.T) * remembered[None, :]
+    new = g - past @ traces.hat
+    squares = jnp.sum(weighted * g, axis=1)
+    factor = cholesky((new * cloud.weights[None, :]) @ new.T, NOTHING_NEW * squares)
+    hat = jax.lax.dynamic_update_slice(traces.hat, _solved(factor, new), (p * number, 0))
+    row = jax.lax.dynamic_update_slice(past, factor, (0, p * number))
+    gram = jax.lax.dynamic_update_slice(traces.gram, row, (p * number, 0))
+    is_known = jnp.arange(layout.size) < layout.given + p * number
+    U = jnp.where(is_known[None, :], alpha * (weighted @ cloud.x.T), 0.0)
+    U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * row)
+    slope = alpha * problem.student.scale * (units @ (excess * cloud.weights))
+    return (d * U, d * slope), Traces(hat, gram)
+
+
+def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float[Array, "p points"]:
+    """The inverse of the factor times the points; zero for rows without a pivot."""
+    pivots = jnp.diagonal(factor)
+    is_free = pivots > 0.0
+    whole = factor + jnp.diag(jnp.where(is_free, 0.0, 1.0))
+    inverse = jax.scipy.linalg.solve_triangular(whole, jnp.eye(len(pivots)), lower=True)
+    return jnp.where(is_free[:, None], inverse, 0.0) @ new
+
+
+class Path(NamedTuple):
+    """What a run gives at every step."""
+
+    B: Any  # (steps + 1, p, size): the weights in the frame
+    a: Any  # (steps + 1, p)
+    training_risk: Any  # (steps + 1,): over the set, with the noise; of no meaning where batches are fresh
+    gram: Any  # (noise, noise): the factor of the covariance of the gradients
+
+
+def follow(
+    problem: Problem, training: SGD, alpha: Any, share: Any, start: Overlaps, net: Net, log2_points: int, steps: int
+) -> Path:
+    """A run of so many steps, over one cloud."""
+    each = gradients_per_step(training)
+    layout = Layout(problem.k, problem.p, each * (steps + 1))
+    cloud = make_cloud(problem, start.P, layout, share, net, log2_points)
+    noise, points = layout.p * layout.gradients, len(cloud.y)
+    lengths = jnp.sqrt(jnp.diagonal(start.Q))
+
+    def step(carry: tuple[Weights, Traces], t: Array) -> tuple[tuple[Weights, Traces], tuple[Array, ...]]:
+        weights, traces = carry
+        begin = 0 if training.has_fixed_set else each * t
+        before, risk = weights, jnp.nan
+        if training.has_fixed_set:
+            block = jnp.arange(noise) // layout.p
+            h = fields(layout, alpha, cloud, traces, weights.W, (block < t).astype(jnp.float64))
+            risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
+
+        def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces]:
+            return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, begin)
+
+        if isinstance(training.reuse, LookAhead):
+            wanted = queried(training, weights)
+            first, traces = found(wanted, traces, 0)
+            second, traces = found(looked_ahead(problem, training.reuse.rate, wanted, first), traces, 1)
+            weights = update(problem, training, weights, lengths, second)
+        else:
+            for m in range(each):
+                gradient, traces = found(queried(training, weights), traces, m)
+                weights = update(problem, training, weights, lengths, gradient)
+        return (weights, traces), (before.W, before.a, jnp.asarray(risk))
+
+    begun = start_in_frame(training, start, layout)
+    traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
+    (_, traces), (B, a, risk) = jax.lax.scan(step, (begun, traces), jnp.arange(steps + 1))
+    return Path(B, a, risk, traces.gram)
