@@ -169,7 +169,7 @@ class DirectSGD(AbstractDescription):
                 raise
         kept = min(plan.replicas, width * len(finished))
         whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*finished, strict=True)))
-        return self._record(problem, plan, whole, engine, interrupted)
+        return self._record(problem, training, plan, whole, engine, interrupted)
 
     def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["Advance", str]:
         if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
@@ -181,20 +181,25 @@ class DirectSGD(AbstractDescription):
                 return partial(advance_kernel, steps), "GPU kernel"
         return partial(_advance, self.draws, problem, training), "xla"
 
-    def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool) -> Record:
+    def _record(
+        self, problem: Problem, training: SGD, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool
+    ) -> Record:
         lost = ~np.logical_and.accumulate(is_alive(path.Q, path.a, plan.limit), axis=1)
         Q, M, a = (blanked(lost, x) for x in (path.Q, path.M, path.a))
+        others = None
         if isinstance(problem.inputs, Samples):
             engine, risk, error = "mean over the data set", blanked(lost, path.risk), np.zeros_like(path.risk)
         else:
             chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
+            if training.has_fixed_set:
+                others = {"training_risk": blanked(lost, path.risk), "training_risk_error": np.zeros_like(path.risk)}
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
         plan = dataclasses.replace(plan, risk_threshold=_part(plan.risk_threshold, len(Q)))
         times = first_crossings(plan, risk, Q, M)
         name = f"{engine}; steps: {steps}"
-        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted)
+        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others)
 
 
 def _part(thresholds: Any, replicas: int) -> Any:
@@ -207,7 +212,7 @@ class _Trajectory(NamedTuple):
     Q: Any
     M: Any
     a: Any
-    risk: Any  # over a data set; zero for Gaussian inputs, whose risk follows from the overlaps
+    risk: Any  # over a fixed set; zero where there is none
 
 
 Advance = Callable[[Weights, Frozen, Any, Any], Weights]
@@ -303,8 +308,10 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
     def one(weights: Weights, frozen: Frozen) -> _Trajectory:
         W, _, a = weights
         risk = jnp.zeros(())
+        X, y = frozen.X, frozen.y
         if isinstance(problem.inputs, Samples):
             X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+        if y.shape[0]:
             risk = batch_loss(problem, W, a, X, y) / y.shape[0]
         return _Trajectory(W @ W.T, W @ frozen.W_star.T, a, risk)
 

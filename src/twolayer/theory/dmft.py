@@ -2,8 +2,6 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -26,7 +24,7 @@ from twolayer.expectation import Auto, choose, risk_along
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.errors import largest
-from twolayer.theory.memory import Layout, Path, coordinates_needed, follow, gradients_per_step
+from twolayer.theory.memory import Layout, Path, coordinates_needed, follow, gradients_per_step, make_cloud
 from twolayer.theory.net import Net, scrambled_net
 from twolayer.training import SGD
 
@@ -100,24 +98,24 @@ class DMFT(AbstractDescription):
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         steps = int(plan.steps[-1])
-        nets, share = self._nets(problem, training, steps)
+        nets, layout, share = self._nets(problem, training, steps)
         size = training.set_size(problem) or training.samples_per_step(problem)
-        data = (*as_data((problem, training)), np.asarray(size / problem.d), share)
-        rows: list[_Seen] = []
-        for replica in range(plan.replicas):
-            start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
-            for number, net in enumerate(nets):
-                path = jax.device_get(_path(*data, start, net, self.log2_points, steps))
-                rows.append(_seen(problem, training, path, np.asarray(start.P), plan.steps, size / problem.d))
-                plan.progress((replica * len(nets) + number + 1) / (plan.replicas * len(nets)))
-        # (clouds, replicas, times, ...)
-        clouds = [
-            _Seen(*(np.stack(x) for x in zip(*rows[number :: len(nets)], strict=True))) for number in range(len(nets))
-        ]
+        alpha = np.asarray(size / problem.d)
+        data = as_data((problem, training))
+        rows: list[list[_Seen]] = []
+        for net in nets:
+            cloud = make_cloud(data[0], plan.starts.P, layout, share, net, self.log2_points)
+            rows.append([])
+            for replica in range(plan.replicas):
+                start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
+                path = follow(*data, alpha, start, cloud, steps)
+                rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
+                plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
+        clouds = [_Seen(*(np.stack(x) for x in zip(*each, strict=True))) for each in rows]
         return self._record(problem, training, plan, clouds)
 
-    def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Any]:
-        """The nets of all clouds, and the part of the set that is in a batch (None: all of it)."""
+    def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
+        """The nets of all clouds, the frame, and the part of the set that is in a batch (None: all of it)."""
         layout = Layout(problem.k, problem.p, gradients_per_step(training) * (steps + 1))
         share = None
         if training.has_fixed_set and training.batch_size is not None:
@@ -133,7 +131,7 @@ class DMFT(AbstractDescription):
                 f"Argument `samples` of `DMFT` is {self.samples}: clouds need more than {needed} points for {steps} steps."
             )
         seeds = range(self.seed * self.scramblings, (self.seed + 1) * self.scramblings)
-        return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], share
+        return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], layout, share
 
     def _record(self, problem: Problem, training: SGD, plan: Plan, clouds: "list[_Seen]") -> Record:
         engine = choose(problem, ("excess_risk",))
@@ -173,13 +171,6 @@ class _Seen(NamedTuple):
     training_risk: Any
     C: Any  # (times, earlier, p, p)
     R: Any
-
-
-@eqx.filter_jit
-def _path(
-    problem: Problem, training: SGD, alpha: Any, share: Any, start: Overlaps, net: Net, log2_points: int, steps: int
-) -> Path:
-    return follow(problem, training, alpha, share, start, net, log2_points, steps)
 
 
 def _seen(

@@ -8,8 +8,10 @@ gradient by what the sample itself put there. Everything the dynamics needs are 
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
@@ -72,6 +74,7 @@ def coordinates_needed(layout: Layout, has_counts: bool) -> int:
     return layout.size + 1 + (layout.gradients if has_counts else 0)
 
 
+@eqx.filter_jit
 def make_cloud(
     problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int
 ) -> Cloud:
@@ -84,7 +87,8 @@ def make_cloud(
     Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
     """
     points = uniforms(net, log2_points)
-    normals = jax.scipy.special.ndtri(points[: layout.size + 1])
+    # Without the barrier XLA would compute the quantiles anew in everything that uses them.
+    normals = jax.lax.optimization_barrier(jax.scipy.special.ndtri(points[: layout.size + 1]))
     log_weights = -0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[: layout.k] ** 2, axis=0)
     weights = jnp.exp(log_weights)
     weights = weights / jnp.sum(weights)
@@ -173,7 +177,7 @@ def gradient_in_frame(
         excess = excess * cloud.counts[number]
     g = c[:, None] * activation.derivative(h) * excess[None, :]
     weighted = g * cloud.weights[None, :]
-    past = (weighted @ traces.hat.T) * remembered[None, :]
+    past = (traces.hat @ weighted.T).T * remembered[None, :]  # this order is the quick one in XLA
     new = g - past @ traces.hat
     squares = jnp.sum(weighted * g, axis=1)
     factor = cholesky((new * cloud.weights[None, :]) @ new.T, NOTHING_NEW * squares)
@@ -181,7 +185,7 @@ def gradient_in_frame(
     row = jax.lax.dynamic_update_slice(past, factor, (0, p * number))
     gram = jax.lax.dynamic_update_slice(traces.gram, row, (p * number, 0))
     is_known = jnp.arange(layout.size) < layout.given + p * number
-    U = jnp.where(is_known[None, :], alpha * (weighted @ cloud.x.T), 0.0)
+    U = jnp.where(is_known[None, :], alpha * (cloud.x @ weighted.T).T, 0.0)
     U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * row)
     slope = alpha * problem.student.scale * (units @ (excess * cloud.weights))
     return (d * U, d * slope), Traces(hat, gram)
@@ -196,49 +200,80 @@ def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float
     return jnp.where(is_free[:, None], inverse, 0.0) @ new
 
 
+class Run(NamedTuple):
+    """What stays the same through a run."""
+
+    problem: Problem
+    training: SGD
+    alpha: Any  # samples in a set, or in a batch where there is none, over d
+    lengths: Any  # of the rows at the start
+    cloud: Cloud
+
+
+class Place(NamedTuple):
+    """Where a run is."""
+
+    weights: Weights
+    traces: Traces
+
+
+@eqx.filter_jit
+def begin(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud) -> tuple[Run, Place]:
+    """A run at its start."""
+    size, points = cloud.x.shape
+    layout = Layout(problem.k, problem.p, (size - problem.k - problem.p) // problem.p)
+    noise = layout.size - layout.given
+    traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
+    run = Run(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
+    return run, Place(start_in_frame(training, start, layout), traces)
+
+
+# The traces are written in place; everything else is in the first argument.
+@eqx.filter_jit(donate="all-except-first")
+def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Array]]:
+    """One step of training, and weights, second layer and risk over the set before it."""
+    problem, training, alpha, lengths, cloud = run
+    weights, traces = place
+    noise = traces.hat.shape[0]
+    layout = Layout(problem.k, problem.p, noise // problem.p)
+    each = gradients_per_step(training)
+    before, risk = weights, jnp.asarray(jnp.nan)
+    if training.has_fixed_set:
+        used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
+        h = fields(layout, alpha, cloud, traces, weights.W, used)
+        risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
+
+    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces]:
+        first = jnp.zeros_like(t) if training.has_fixed_set else each * t
+        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, first)
+
+    if isinstance(training.reuse, LookAhead):
+        wanted = queried(training, weights)
+        ahead, traces = found(wanted, traces, 0)
+        gradient, traces = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
+        weights = update(problem, training, weights, lengths, gradient)
+    else:
+        for m in range(each):
+            gradient, traces = found(queried(training, weights), traces, m)
+            weights = update(problem, training, weights, lengths, gradient)
+    return Place(weights, traces), (before.W, before.a, risk)
+
+
 class Path(NamedTuple):
     """What a run gives at every step."""
 
     B: Any  # (steps + 1, p, size): the weights in the frame
     a: Any  # (steps + 1, p)
-    training_risk: Any  # (steps + 1,): over the set, with the noise; of no meaning where batches are fresh
+    training_risk: Any  # (steps + 1,): over the set, with the noise; NaN where batches are fresh
     gram: Any  # (noise, noise): the factor of the covariance of the gradients
 
 
-def follow(
-    problem: Problem, training: SGD, alpha: Any, share: Any, start: Overlaps, net: Net, log2_points: int, steps: int
-) -> Path:
+def follow(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud, steps: int) -> Path:
     """A run of so many steps, over one cloud."""
-    each = gradients_per_step(training)
-    layout = Layout(problem.k, problem.p, each * (steps + 1))
-    cloud = make_cloud(problem, start.P, layout, share, net, log2_points)
-    noise, points = layout.p * layout.gradients, len(cloud.y)
-    lengths = jnp.sqrt(jnp.diagonal(start.Q))
-
-    def step(carry: tuple[Weights, Traces], t: Array) -> tuple[tuple[Weights, Traces], tuple[Array, ...]]:
-        weights, traces = carry
-        begin = 0 if training.has_fixed_set else each * t
-        before, risk = weights, jnp.nan
-        if training.has_fixed_set:
-            block = jnp.arange(noise) // layout.p
-            h = fields(layout, alpha, cloud, traces, weights.W, (block < t).astype(jnp.float64))
-            risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
-
-        def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces]:
-            return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, begin)
-
-        if isinstance(training.reuse, LookAhead):
-            wanted = queried(training, weights)
-            first, traces = found(wanted, traces, 0)
-            second, traces = found(looked_ahead(problem, training.reuse.rate, wanted, first), traces, 1)
-            weights = update(problem, training, weights, lengths, second)
-        else:
-            for m in range(each):
-                gradient, traces = found(queried(training, weights), traces, m)
-                weights = update(problem, training, weights, lengths, gradient)
-        return (weights, traces), (before.W, before.a, jnp.asarray(risk))
-
-    begun = start_in_frame(training, start, layout)
-    traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
-    (_, traces), (B, a, risk) = jax.lax.scan(step, (begun, traces), jnp.arange(steps + 1))
-    return Path(B, a, risk, traces.gram)
+    run, place = begin(problem, training, alpha, start, cloud)
+    seen = []
+    for t in range(steps + 1):
+        place, now = step(run, place, np.asarray(t))
+        seen.append(now)
+    B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
+    return Path(B, a, risk, np.asarray(place.traces.gram))
