@@ -91,8 +91,8 @@ class DMFT(AbstractDescription):
             return Applies(False, Exactness.LIMIT_D, reason)
         size = training.set_size(problem) or training.samples_per_step(problem)
         statement = (
-            f"alpha = n/d = {size / problem.d:.3g}; error of a single run O(1/sqrt(d)), here {problem.d**-0.5:.2g} times "
-            "a constant, of the mean O(1/d), at any fixed number of steps; cost grows with its square"
+            f"alpha = n/d = {size / problem.d:.3g}; error of a single run O(1/sqrt(d)), here {problem.d**-0.5:.2g} "
+            "times a constant, of the mean O(1/d), at any fixed number of steps; the cost grows with its square"
         )
         return Applies(True, Exactness.LIMIT_D, statement)
 
@@ -128,7 +128,8 @@ class DMFT(AbstractDescription):
             )
         if needed >= 2**self.log2_points:
             raise InvalidInput(
-                f"Argument `samples` of `DMFT` is {self.samples}: clouds need more than {needed} points for {steps} steps."
+                f"Argument `samples` of `DMFT` is {self.samples}: clouds need more than {needed} points for {steps} "
+                "steps."
             )
         seeds = range(self.seed * self.scramblings, (self.seed + 1) * self.scramblings)
         return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], layout, share
@@ -173,9 +174,7 @@ class _Seen(NamedTuple):
     R: Any
 
 
-def _seen(
-    problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.ndarray, alpha: float
-) -> _Seen:
+def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
     """Overlaps and kernels of a path at the save points."""
     p, k = problem.p, problem.k
     B = np.asarray(path.B)[steps]
@@ -218,9 +217,7 @@ def turns_with_the_inputs(training: SGD) -> bool:
     method = training.method
     turn = np.linalg.qr(rng.standard_normal((n, n)))[0]
     with double():
-        W, V, move = (
-            jnp.asarray(rng.standard_normal((rows, n))) for rows in (p, p * method.memory, p)
-        )
+        W, V, move = (jnp.asarray(rng.standard_normal((rows, n))) for rows in (p, p * method.memory, p))
 
         def outcome(turn: Any) -> list[Array]:
             moved = method.advance(W @ turn, V @ turn, move @ turn)

@@ -75,9 +75,7 @@ def coordinates_needed(layout: Layout, has_counts: bool) -> int:
 
 
 @eqx.filter_jit
-def make_cloud(
-    problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int
-) -> Cloud:
+def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> Cloud:
     r"""Samples from a net: normal coordinates whose first two moments are exact, labels, and counts.
 
     The coordinates along the target are spread out by `WIDER`, with weights that make up for it: squares of labels that
@@ -138,7 +136,14 @@ def fields(
 
 
 def gradient_in_frame(
-    problem: Problem, alpha: Any, layout: Layout, cloud: Cloud, traces: Traces, weights: Weights, number: Any, begin: Any
+    problem: Problem,
+    alpha: Any,
+    layout: Layout,
+    cloud: Cloud,
+    traces: Traces,
+    weights: Weights,
+    number: Any,
+    begin: Any,
 ) -> tuple[Gradient, Traces]:
     r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; and what it leaves behind.
 

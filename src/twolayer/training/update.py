@@ -63,4 +63,3 @@ def update(
     if training.is_spherical:
         W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
     return Weights(W, V, a)
-
