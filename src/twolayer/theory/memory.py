@@ -84,24 +84,27 @@ def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net,
     Mini-batches are drawn with replacement: as the set grows, a sample is in a batch a number of times that has
     Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
     """
+    k, size = layout.k, layout.size
     points = uniforms(net, log2_points)
     # Without the barrier XLA would compute the quantiles anew in everything that uses them.
-    normals = jax.lax.optimization_barrier(jax.scipy.special.ndtri(points[: layout.size + 1]))
-    log_weights = -0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[: layout.k] ** 2, axis=0)
-    weights = jnp.exp(log_weights)
+    normals = jax.lax.optimization_barrier(jax.scipy.special.ndtri(points[: size + 1]))
+    weights = jnp.exp(-0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[:k] ** 2, axis=0))
     weights = weights / jnp.sum(weights)
-    normals = normals * jnp.where(jnp.arange(len(normals)) < layout.k, WIDER, 1.0)[:, None]
-    # Exact means and covariances make linear problems exact, and help all others.
-    normals = normals - (normals @ weights)[:, None]
-    factor = jnp.linalg.cholesky((normals * weights[None, :]) @ normals.T)
-    normals = jax.scipy.linalg.solve_triangular(factor, jnp.eye(len(factor)), lower=True) @ normals
-    # The noise of the label comes after the target in the net, whose first coordinates are its best.
-    x = jnp.concatenate([normals[: layout.k], normals[layout.k + 1 :]])
-    lam_star = jnp.linalg.cholesky(P) @ x[: layout.k]
-    y = problem.target(lam_star.T) + jnp.sqrt(problem.noise) * normals[layout.k]
+    # Exact means and covariances make linear problems exact, and help all others. The points are read once for their
+    # moments and once to be moved.
+    scale = jnp.where(jnp.arange(size + 1) < k, WIDER, 1.0)
+    mean = scale * (normals @ weights)
+    second = scale[:, None] * ((normals * weights[None, :]) @ normals.T) * scale[None, :]
+    factor = jnp.linalg.cholesky(second - mean[:, None] * mean[None, :])
+    whitening = jax.scipy.linalg.solve_triangular(factor, jnp.eye(size + 1), lower=True)
+    # The noise of the label comes after the target in the net, whose first coordinates are its best; here it is last.
+    whitening = whitening[np.r_[:k, k + 1 : size + 1, k]]
+    normals = (whitening * scale[None, :]) @ normals - (whitening @ mean)[:, None]
+    x = normals[:-1]
+    y = problem.target((jnp.linalg.cholesky(P) @ x[:k]).T) + jnp.sqrt(problem.noise) * normals[-1]
     counts = None
     if share is not None:
-        counts = poisson(points[layout.size + 1 :], share)
+        counts = poisson(points[size + 1 :], share)
     return Cloud(weights, x, y, counts)
 
 
