@@ -6,7 +6,7 @@ Behaviour without double precision is tested in a fresh process (fixture `fresh_
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -22,6 +22,17 @@ hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("fixed")
 
 Z_LIMIT = 5.0  # two-sided false-alarm rate 6e-7 for one normal score; with fixed seeds a pass stays a pass
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drop_compiled_programs() -> Iterator[None]:
+    """Forget compiled programs after each file.
+
+    Each of them holds several memory maps, of which Linux allows a process 65530; without this a whole run of the tests
+    comes near it, and a worker that exceeds it crashes.
+    """
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

@@ -37,6 +37,29 @@ def test_without_runs_the_formulas_are_printed_and_nothing_is_written(tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
+    assert main([*FAST, "--scan", "d=50,200", "--threshold", "0.2", "--json", "--out", str(tmp_path / "rates")]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["scan"] == "d" and [each["d"] for each in answer["results"]] == [50, 200]
+    assert answer["results"][0]["quenched"] < answer["results"][1]["quenched"]
+    assert err.count("+-") == 2 and "quenched" in err
+    assert json.loads((tmp_path / "rates" / "summary.json").read_text())["results"] == answer["results"]
+    assert (tmp_path / "rates" / "exit_time.png").exists()
+    assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.04,optimal", "--json"]) == 0
+    rates = [each["learning_rate"] for each in json.loads(capsys.readouterr().out)["results"]]
+    assert rates == [0.04, pytest.approx(1 / 12)]
+
+
+@pytest.mark.slow
+def test_the_sde_can_be_measured(capsys):
+    assert main(["exit-time", "--d", "2000", "--replicas", "64", "--by", "SDE", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    measured = answer["measured"]
+    assert answer["measured_by"] == "SDE"
+    assert abs(measured["mean"] - answer["ode_at_finite_d"]) < 5 * measured["stderr"]
+
+
 BAD = {
     "p": (["--p", "0"], "`p` must be a whole number"),
     "p is a fraction": (["--p", "1.5"], "--p"),
@@ -46,6 +69,11 @@ BAD = {
     "threshold": (["--threshold", "1"], "`threshold` must be"),
     "learning rate is a word": (["--learning-rate", "best"], "a number or 'optimal', but is 'best'"),
     "learning rate too large": (["--learning-rate", "0.2"], "must be below 0.166667"),
+    "scan of what is not known": (["--scan", "k=1,2"], "must be one of d, p, learning-rate, threshold"),
+    "scan of one value": (["--scan", "d=100"], "two or more different values"),
+    "scan of words": (["--scan", "d=100,many"], "'many' is none"),
+    "scan of a bad value": (["--scan", "noise=1,2"], "`--scan` must be one of"),
+    "measured by": (["--by", "SaadSolla"], "`--by` must be one of OverlapSGD, SDE, DirectSGD"),
     "replicas": (["--replicas", "-1"], "`replicas` must be"),
     "seed": (["--seed", "-1"], "`seed` must be"),
     "set without specification": (["--set", "problem.noise=1"], "none is given"),

@@ -108,6 +108,7 @@ def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
     np.testing.assert_allclose(result.M.values[0], np.broadcast_to(np.eye(2), (3, 2, 2)), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_relu_committee_follows_direct_sgd():
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(500), noise=0.05)
     tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=3.0, save=8, replicas=12)

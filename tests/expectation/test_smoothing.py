@@ -34,9 +34,8 @@ def averages(activation, u, s):
 def test_values_and_derivatives_are_averages_within_their_error(activation):
     activation = as_activation(activation)
     members = smoothings(activation, 1e-8)
-    jets = [each.jet(jnp.asarray(U), jnp.asarray(S)) for each in members]
-    estimate = by_coarser(tuple(jets), members[0].floor)
-    np.testing.assert_allclose(members[0].value(jnp.asarray(U), jnp.asarray(S)), jets[0].value, rtol=1e-13, atol=1e-14)
+    u, s = jnp.asarray(U), jnp.asarray(S)
+    estimate = by_coarser(tuple((each.value(u, s), *each.slopes(u, s)) for each in members), members[0].floor)
     for value, error, exact in zip(estimate.value, estimate.error, averages(activation, U, S), strict=True):
         assert np.all(np.abs(value - exact) <= error)
 
@@ -47,9 +46,9 @@ def test_it_solves_the_heat_equation_and_keeps_parity(activation):
     activation = as_activation(activation)
     smooth = smoothings(activation, 1e-8)[0]
     u, s = jnp.asarray([-1.3, -0.2, 0.6]), jnp.asarray([0.4, 0.8, 1.3])
-    curvature = jax.jvp(lambda u: smooth.jet(u, s).slope, (u,), (jnp.ones_like(u),))[1]
-    np.testing.assert_allclose(smooth.jet(u, s).spread, s * curvature, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(smooth.jet(u, -s).spread, -smooth.jet(u, s).spread, rtol=1e-12, atol=1e-14)
+    curvature = jax.jvp(lambda u: smooth.slopes(u, s).along, (u,), (jnp.ones_like(u),))[1]
+    np.testing.assert_allclose(smooth.slopes(u, s).spread, s * curvature, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(smooth.slopes(u, -s).spread, -smooth.slopes(u, s).spread, rtol=1e-12, atol=1e-14)
     if activation.parity:
         np.testing.assert_allclose(smooth.value(-u, s), activation.parity * smooth.value(u, s), rtol=1e-12, atol=1e-14)
 
@@ -57,13 +56,13 @@ def test_it_solves_the_heat_equation_and_keeps_parity(activation):
 def test_a_deviation_stretches_over_points():
     smooth = smoothings(as_activation("softplus"), 1e-8)[0]
     u, s = jnp.asarray([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), jnp.asarray([[0.5], [1.5]])
-    whole = smooth.jet(u, jnp.broadcast_to(s, u.shape))
-    np.testing.assert_allclose(jnp.stack(smooth.jet(u, s)), jnp.stack(whole), rtol=1e-14)
+    whole = smooth.slopes(u, jnp.broadcast_to(s, u.shape))
+    np.testing.assert_allclose(jnp.stack(smooth.slopes(u, s)), jnp.stack(whole), rtol=1e-14)
 
 
 def test_relu_without_noise_is_the_rectifier():
     u = jnp.asarray([-2.0, -1e-300, 0.0, 1e-300, 1e10])
-    jet = ReluSmoothing().jet(u, jnp.zeros(5))
-    np.testing.assert_array_equal(jet.value, np.maximum(u, 0.0))
-    np.testing.assert_array_equal(jet.slope, [0.0, 0.0, 0.0, 1.0, 1.0])
-    np.testing.assert_array_equal(jet.spread, np.zeros(5))
+    smooth = ReluSmoothing()
+    np.testing.assert_array_equal(smooth.value(u, jnp.zeros(5)), np.maximum(u, 0.0))
+    np.testing.assert_array_equal(smooth.slopes(u, jnp.zeros(5)).along, [0.0, 0.0, 0.0, 1.0, 1.0])
+    np.testing.assert_array_equal(smooth.slopes(u, jnp.zeros(5)).spread, np.zeros(5))

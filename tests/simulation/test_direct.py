@@ -47,12 +47,12 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
 @pytest.mark.parametrize(
     ("training", "options"),
     [
-        (tl.SGD(1.3), {}),
+        pytest.param(tl.SGD(1.3), {}, marks=pytest.mark.slow),
         (tl.SGD(1.3, batch_size=3), {}),
-        (tl.SGD(1.3, constraint=tl.Sphere()), {"sphere": True}),
-        (tl.SGD(1.3, batch_size=2, layers=tl.Both(0.7)), {"kappa": 0.7}),
+        pytest.param(tl.SGD(1.3, constraint=tl.Sphere()), {"sphere": True}, marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.3, batch_size=2, layers=tl.Both(0.7)), {"kappa": 0.7}, marks=pytest.mark.slow),
         (tl.SGD(1.3, batch_size=2, weight_decay=0.4, momentum=0.6), {"decay": 0.4, "beta": 0.6}),
-        (tl.SGD(1.3, weight_decay=0.4), {"decay": 0.4}),
+        pytest.param(tl.SGD(1.3, weight_decay=0.4), {"decay": 0.4}, marks=pytest.mark.slow),
         (tl.SGD(1.3, reuse=tl.Repeated(3), constraint=tl.Sphere()), {"times": 3, "sphere": True}),
         (tl.SGD(1.3, batch_size=2, reuse=tl.Repeated(2), momentum=0.6), {"times": 2, "beta": 0.6}),
         (tl.SGD(1.3, reuse=tl.LookAhead(-2.0), layers=tl.Both(0.7)), {"ahead": -2.0, "kappa": 0.7}),
@@ -156,6 +156,7 @@ def test_a_replica_does_not_depend_on_how_many_others_there_are():
     assert many.sizes["replica"] == 11 and len(np.unique(many.M.values[:, -1, 0, 0])) == 11
 
 
+@pytest.mark.slow
 def test_a_batch_summed_in_parts_is_the_same_batch(monkeypatch):
     """Full-batch descent on a fixed set of 50 samples.
 

@@ -213,7 +213,9 @@ SETTINGS = [
         "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.slow
     ),
     ("square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native"),
-    ("square", 3, 1, 3, {"learning_rate": 0.05}, "native"),  # d - k < p: nothing is left outside
+    pytest.param(
+        "square", 3, 1, 3, {"learning_rate": 0.05}, "native", marks=pytest.mark.slow
+    ),  # d - k < p: nothing is left outside
     ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla"),  # nor for the velocity's span
     (
         "erf",
@@ -233,7 +235,15 @@ SETTINGS = [
         "xla",
         marks=pytest.mark.slow,
     ),
-    ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.LookAhead(4.0), "layers": tl.Both(0.7)}, "native"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 3.0, "reuse": tl.LookAhead(4.0), "layers": tl.Both(0.7)},
+        "native",
+        marks=pytest.mark.slow,
+    ),
     ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6}, "xla"),
 ]
 
@@ -348,6 +358,7 @@ def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypat
     assert np.all(np.isnan(result.Q.values[:, 2])) and np.all(result.status.values == 2)
 
 
+@pytest.mark.slow
 def test_overlap_thresholds_are_crossed_at_the_very_step():
     """Per target direction; the same from the saved overlaps of every step, and by direct SGD and the ODE."""
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(40))
@@ -437,7 +448,7 @@ tl.evolve(problem, tl.SGD(2.0, momentum=0.3), description, until=40.0, save="lin
         "tl.OverlapSGD()",
         pytest.param("tl.OverlapSGD(backend='xla')", marks=pytest.mark.slow),
         pytest.param("tl.DirectSGD()", marks=pytest.mark.slow),
-        "tl.DirectSGD(backend='native')",
+        pytest.param("tl.DirectSGD(backend='native')", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_run_resumes_and_ends_with_the_same_numbers(description, tmp_path):

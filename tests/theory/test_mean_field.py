@@ -400,6 +400,7 @@ def test_order_and_signs_of_units_do_not_matter():
     np.testing.assert_allclose(M, overlaps.M, atol=1e-14)
 
 
+@pytest.mark.slow
 def test_more_particles_than_units():
     """The student's units come first and begin where they would; the others are drawn from the law of the start."""
     d = 10

@@ -179,6 +179,7 @@ def test_quenched_exceeds_annealed(p, d, threshold):
     assert abs(plain.mean() - quenched.value) < 5 * error + quenched.error
 
 
+@pytest.mark.slow
 def test_the_nonlinear_ode_is_later_by_the_known_amount():
     """p = 4, d = 1000, noise 0.2 at the optimal rate: later than the linearised formula by 0.032 and 0.225."""
     p, d, noise = 4, 1000, 0.2

@@ -160,6 +160,7 @@ def test_erf_committee_follows_an_independent_solution(kappa):
     np.testing.assert_allclose(ours, solution.y.T, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_gradient_flow_lowers_the_risk():
     """Without the variance term the risk never rises, with the second layer trained as well."""
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf", "gaussian"), tl.Gaussian(60), noise=0.4)

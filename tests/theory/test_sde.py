@@ -94,6 +94,7 @@ def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_noise_from_samples_has_the_law_of_sgd(check_same_law):
     """An erf student, whose covariance is no formula: 32 fresh samples a step, at d = 300; 512 paths, 64 at a time."""
     start = tl.GivenOverlaps([[0.8]], [[0.3]])

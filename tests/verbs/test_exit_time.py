@@ -70,6 +70,7 @@ def test_one_object_for_people_and_programs(one_neuron):
         assert words in text
 
 
+@pytest.mark.slow
 def test_two_neurons_are_measured_where_the_noisy_ode_says():
     result = tl.exit_time(*setting(2, 1000, 0.1), threshold=0.05, replicas=512, starts=64, seed=1)
     measured = result.measured
@@ -81,6 +82,7 @@ def test_two_neurons_are_measured_where_the_noisy_ode_says():
     assert any("do not end near the target" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_going_on_in_stages_changes_no_law(one_neuron, check_same_law, monkeypatch):
     measure = verb._measure
 

@@ -54,6 +54,7 @@ def test_risk_of_a_run_is_that_of_fresh_samples(tree):
     assert abs(sample.mean() - float(last.risk)) < 5 * sample.std() / np.sqrt(400_000)
 
 
+@pytest.mark.slow
 def test_verdict_says_no_to_a_wrong_theory():
     """Gradient flow leaves out the variance term, which matters at this learning rate."""
     tree = tl.compare(
@@ -63,7 +64,7 @@ def test_verdict_says_no_to_a_wrong_theory():
     assert "differs from DirectSGD" in tree.attrs["verdict"]
 
 
-@pytest.mark.parametrize("plant", ["variance doubled", "time 10% off"])
+@pytest.mark.parametrize("plant", [pytest.param("variance doubled", marks=pytest.mark.slow), "time 10% off"])
 def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
     """The same theory with a wrong factor in its equations of motion; 32 replicas are enough to see it."""
     true_drift = saad_solla.drift
@@ -112,6 +113,7 @@ def test_rows_of_no_length_are_refused_on_the_sphere():
         tl.evolve(problem, tl.SGD(1.0, constraint=tl.Sphere()), tl.SaadSolla(), until=1.0)
 
 
+@pytest.mark.slow
 def test_a_weak_comparison_says_that_it_is_weak():
     """Escape from a random start at small d.
 

@@ -7,6 +7,10 @@ import typer
 
 from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Failure, Overrides, Quiet
 
+# What a scan may change, and how its values are read.
+SCANNED: dict[str, Any] = {"d": int, "p": int, "learning-rate": str, "threshold": float}
+LABELS = {"annealed": "annealed", "quenched": "quenched", "ode": "ODE", "ode_at_finite_d": "ODE, SGD noise"}
+
 if TYPE_CHECKING:
     from twolayer.problem import Problem
     from twolayer.training import SGD
@@ -39,6 +43,19 @@ def exit_time(
         float, typer.Option("--threshold", metavar="T", help="Exit at 1 - T times the initial excess risk.")
     ] = 0.1,
     replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Measured runs; 0 for none.")] = 256,
+    by: Annotated[
+        str, typer.Option("--by", metavar="NAME", help="What is measured: OverlapSGD, SDE or DirectSGD.")
+    ] = "OverlapSGD",
+    scan: Annotated[
+        str | None,
+        typer.Option(
+            "--scan",
+            metavar="NAME=V,V,...",
+            help="Several values of d, p, learning-rate or threshold, one after the other; the figure shows the steps "
+            "against them.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
     out: Annotated[
         Path | None,
@@ -51,6 +68,7 @@ def exit_time(
     """Say when training leaves its start: annealed, quenched, ODE and measured times, and the optimal learning rate.
 
     Example: twolayer exit-time --p 4 --d 10000 --noise 0.1 --threshold 0.05 --learning-rate optimal --replicas 512
+    Example: twolayer exit-time --scan d=100,1000,10000 --out rates
     """
     from twolayer.cli.folder import check_writable
     from twolayer.cli.progress import progress_bar
@@ -58,22 +76,87 @@ def exit_time(
     from twolayer.verbs import exit_time as find_exit_time
 
     given = {"p": p, "d": d, "noise": noise, "learning-rate": learning_rate}
-    problem, training = _from_options(given, overrides) if spec is None else _from_spec(spec, given, overrides)
+    asked: dict[str, Any] = {"replicas": replicas, "seed": seed, "description": _measured_by(by)}
+    axis, settings = _settings(spec, given, threshold, scan, overrides)
     if out is not None:
         check_writable(out)
-    asked: dict[str, Any] = {"threshold": threshold, "replicas": replicas, "seed": seed}
+    results: list[ExitTime] = []
+    status, note = DONE, ""
     try:
         with progress_bar(quiet) as progress:
-            result = find_exit_time(problem, training, progress=progress, **asked)
+            for problem, training, level in settings:
+                results.append(find_exit_time(problem, training, threshold=level, progress=progress, **asked))
     except Interrupted as stopped:
-        words = f"{stopped.result}\n\nInterrupted: the measurement was not finished."
-        return Answer(stopped.result.to_dict(), words, INTERRUPTED)
-    data, words = result.to_dict(), str(result)
-    if out is not None:
-        data["files"] = _write(result, out)
+        results.append(stopped.result)
+        status, note = INTERRUPTED, "\n\nInterrupted: the measurement was not finished."
+    data = results[0].to_dict() if axis is None else {"scan": axis, "results": [each.to_dict() for each in results]}
+    words = (str(results[0]) if axis is None else _table(results, axis)) + note
+    if out is not None and status == DONE:
+        data["files"] = _write(results, axis, data, out)
         data["folder"] = str(out)
         words += f"\n\npicture   {out / 'exit_time.png'}"
-    return Answer(data, words, DONE)
+    return Answer(data, words, status)
+
+
+def _measured_by(name: str) -> Any:
+    from twolayer.core.errors import InvalidInput
+    from twolayer.simulation import DirectSGD, OverlapSGD
+    from twolayer.theory import SDE
+
+    known = {each.__name__: each for each in (OverlapSGD, SDE, DirectSGD)}
+    if name not in known:
+        raise InvalidInput(f"Option `--by` must be one of {', '.join(known)}, but is {name!r}.")
+    return known[name]()
+
+
+def _settings(
+    spec: Path | None, given: dict[str, Any], threshold: float, scan: str | None, overrides: list[str] | None
+) -> "tuple[str | None, list[tuple[Problem, SGD, float]]]":
+    """The name of what changes, as `ExitTime` calls it, and all problems, trainings and thresholds; all are checked."""
+    from twolayer.core.errors import InvalidInput
+
+    if scan is None:
+        made = _from_options(given, overrides) if spec is None else _from_spec(spec, given, overrides)
+        return None, [(*made, threshold)]
+    if spec is not None:
+        raise InvalidInput("Option `--scan` is for phase retrieval; for a specification call `exit_time` in Python.")
+    name, _, listed = scan.partition("=")
+    values = [value for value in listed.split(",") if value]
+    if name not in SCANNED or len(values) < 2 or len(set(values)) < len(values):
+        allowed = ", ".join(SCANNED)
+        raise InvalidInput(
+            f"Option `--scan` must be one of {allowed} with two or more different values, as in d=100,1000, but is "
+            f"{scan!r}."
+        )
+    settings: list[tuple[Problem, SGD, float]] = []
+    for value in values:
+        try:
+            level = float(value) if name == "threshold" else threshold
+            chosen = given if name == "threshold" else given | {name: SCANNED[name](value)}
+        except ValueError:
+            raise InvalidInput(f"Option `--scan` must list numbers for {name}, but {value!r} is none.") from None
+        settings.append((*_from_options(chosen, overrides), level))
+    return name.replace("-", "_"), settings
+
+
+def _table(results: "list[ExitTime]", axis: str) -> str:
+    """One line for each result: mean times by the accounts, and as measured."""
+    names = [name for name in ("annealed", "quenched", "ode", "ode_at_finite_d") if name in results[0].estimates]
+    head = [axis, *(LABELS[name] for name in names), "measured", "steps"]
+    rows = [head]
+    for each in results:
+        row = [f"{getattr(each, axis):g}", *(f"{each.estimates[name].value:.4f}" for name in names)]
+        if each.measured is None or not each.measured.exited.size:
+            row += ["-", "-"]
+        else:
+            mean, error = each.measured.mean, each.measured.standard_error
+            row += [f"{mean:.4f} +- {error:.4f}", f"{mean * each.steps_per_time:.4g}"]
+            missing = each.measured.size - each.measured.exited.size
+            row[-1] += f" ({missing} of {each.measured.size} runs did not exit)" if missing else ""
+        rows.append(row)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "mean exit times\n" + "\n".join(line.rstrip() for line in lines)
 
 
 def _from_options(given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":
@@ -116,17 +199,18 @@ def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -
     return spec.problem, spec.method
 
 
-def _write(result: "ExitTime", folder: Path) -> list[str]:
+def _write(results: "list[ExitTime]", axis: str | None, data: dict[str, Any], folder: Path) -> list[str]:
     """The figure and the numbers; returns the names of the files."""
     import json
 
     from twolayer.core.files import write_whole
-    from twolayer.plots import exit_law, save_figure
+    from twolayer.plots import exit_law, exit_scan, save_figure
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        files = save_figure(exit_law(result), folder / "exit_time")
-        text = json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n"
+        figure = exit_law(results[0]) if axis is None else exit_scan(results, axis)
+        files = save_figure(figure, folder / "exit_time")
+        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
         files.append(write_whole(folder / "summary.json", text.encode()))
     except OSError as error:
         raise Failure(f"The figure could not be written to {str(folder)!r}: {error}", FAILED) from None

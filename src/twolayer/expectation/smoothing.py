@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.special import erf
 from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
 from twolayer.expectation.rules import Rule, coarser_orders, gauss_hermite, legendre_rule, line_rule
@@ -34,11 +35,10 @@ NODES, PANEL = 48, 24
 FAR = 40.0
 
 
-class Jet(NamedTuple):
-    r"""The smoothed activation, :math:`\bar\sigma`, and its derivatives in u and s."""
+class Slopes(NamedTuple):
+    r"""The derivatives of the smoothed activation, :math:`\partial_u\bar\sigma` and :math:`\partial_s\bar\sigma`."""
 
-    value: Float[Array, "*n"]
-    slope: Float[Array, "*n"]
+    along: Float[Array, "*n"]
     spread: Float[Array, "*n"]
 
 
@@ -53,8 +53,8 @@ class AbstractSmoothing(eqx.Module):
         """The average at each mean u and deviation s."""
 
     @abc.abstractmethod
-    def jet(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Jet:
-        """The average and its derivatives."""
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
+        """Its derivatives there."""
 
     @property
     @abc.abstractmethod
@@ -67,16 +67,15 @@ class AbstractSmoothing(eqx.Module):
         """How it appears in tables and datasets."""
 
 
-def _jet(smoothing: AbstractSmoothing, u: Array, s: Array) -> Jet:
-    """The derivatives of a closed form, by differentiating it."""
-    value, slope = jax.jvp(lambda u: smoothing.value(u, s), (u,), (jnp.ones_like(u),))
-    return Jet(value, slope, jax.jvp(lambda s: smoothing.value(u, s), (s,), (jnp.ones_like(s),))[1])
-
-
 class SignSmoothing(AbstractSmoothing):
-    r"""Noisy signs, :math:`\bar\sigma = \alpha + \sum_i w_i\,\mathrm{erf}\big(u / \sqrt{2(\tau_i^2 + s^2)}\big)`.
+    r"""Noisy signs: exact for erf, where there is one term with :math:`\tau = 1`; tanh and sigmoid are mixtures.
 
-    Exact for erf, where there is one term with :math:`\tau = 1`; tanh and sigmoid are mixtures.
+    .. math::
+        \bar\sigma = \alpha + \sum_i w_i\,\mathrm{erf}\frac{u}{\sqrt{2\kappa_i}}, \qquad
+        \partial_u\bar\sigma = \sum_i w_i \sqrt{\frac{2}{\pi\kappa_i}}\,e^{-u^2/2\kappa_i}, \qquad
+        \kappa_i = \tau_i^2 + s^2
+
+    and :math:`\partial_s` is :math:`-s u/\kappa_i` times :math:`\partial_u`, term by term.
     """
 
     units: Thresholds
@@ -85,11 +84,17 @@ class SignSmoothing(AbstractSmoothing):
     def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
         total = jnp.full_like(u, self.units.offset)
         for weight, noise in zip(self.units.weights, self.units.noise, strict=True):
-            total = total + weight * jax.lax.erf(u * jax.lax.rsqrt(2.0 * (noise + s * s)))
+            total = total + weight * erf(u * jax.lax.rsqrt(2.0 * (noise + s * s)))
         return total
 
-    def jet(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Jet:
-        return _jet(self, u, s)
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
+        # By hand: differentiation would carry the error functions along, which cost more than all the rest.
+        along, spread = jnp.zeros_like(u), jnp.zeros_like(u)
+        for weight, noise in zip(self.units.weights, self.units.noise, strict=True):
+            kappa = noise + s * s
+            bell = weight * jnp.sqrt(2.0 / (np.pi * kappa)) * jnp.exp(-0.5 / kappa * (u * u))
+            along, spread = along + bell, spread - s / kappa * u * bell
+        return Slopes(along, spread)
 
     @property
     def nodes(self) -> int:
@@ -107,15 +112,15 @@ class ReluSmoothing(AbstractSmoothing):
     floor: float = eqx.field(static=True, default=ROUNDING)
 
     def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
-        return self.jet(u, s).value
+        along, spread = self.slopes(u, s)
+        return u * along + s * spread
 
-    def jet(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Jet:
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
         is_free = s != 0.0
         # This many deviations out the distribution function has long been a step; at tiny s the ratio would overflow.
         x = jnp.where(is_free, jnp.clip(u / jnp.where(is_free, jnp.abs(s), 1.0), -FAR, FAR), jnp.sign(u) * FAR)
-        slope = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
-        spread = jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi)
-        return Jet(u * slope + s * spread, slope, spread)
+        along = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
+        return Slopes(along, jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
 
     @property
     def nodes(self) -> int:
@@ -138,20 +143,23 @@ class PolynomialSmoothing(AbstractSmoothing):
     hermite: tuple[float, ...] = eqx.field(static=True)
     floor: float = eqx.field(static=True, default=ROUNDING)
 
-    def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
-        return self.jet(u, s).value
-
-    def jet(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Jet:
+    def _ladder(self, u: Array, s: Array) -> list[Array]:
         left = 1.0 - s * s
         ladder = [jnp.ones_like(u), u]
-        for n in range(1, len(self.hermite)):
+        for n in range(1, len(self.hermite) - 1):
             ladder.append(u * ladder[n] - n * left * ladder[n - 1])
-        value, slope, spread = (jnp.zeros_like(u) for _ in range(3))
-        for n, h in enumerate(self.hermite):
-            value = value + h * ladder[n]
-            slope = slope + (h * n * ladder[n - 1] if n else 0.0)
+        return ladder
+
+    def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
+        pairs = zip(self.hermite, self._ladder(u, s), strict=False)
+        return sum((h * H for h, H in pairs), start=jnp.zeros_like(u))
+
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
+        along, spread, ladder = jnp.zeros_like(u), jnp.zeros_like(u), self._ladder(u, s)
+        for n, h in enumerate(self.hermite[1:], start=1):
+            along = along + h * n * ladder[n - 1]
             spread = spread + (h * n * (n - 1) * s * ladder[n - 2] if n > 1 else 0.0)
-        return Jet(value, slope, spread)
+        return Slopes(along, spread)
 
     @property
     def nodes(self) -> int:
@@ -192,10 +200,10 @@ class QuadratureSmoothing(AbstractSmoothing):
         _, w, fields = self._fields(u, s)
         return jnp.sum(w * self.activation(fields), axis=-1)
 
-    def jet(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Jet:
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
         x, w, fields = self._fields(u, s)
         slope = w * self.activation.derivative(fields)
-        return Jet(jnp.sum(w * self.activation(fields), axis=-1), jnp.sum(slope, axis=-1), jnp.sum(slope * x, axis=-1))
+        return Slopes(jnp.sum(slope, axis=-1), jnp.sum(slope * x, axis=-1))
 
     @property
     def nodes(self) -> int:

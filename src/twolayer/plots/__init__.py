@@ -1,5 +1,7 @@
 """Datasets in, figures out. No physics is computed here."""
 
+from twolayer.plots.cloud import flow as flow
+from twolayer.plots.cloud import flow_movie as flow_movie
 from twolayer.plots.escape import exit_law as exit_law
 from twolayer.plots.escape import exit_scan as exit_scan
 from twolayer.plots.files import save_figure as save_figure

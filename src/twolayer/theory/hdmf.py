@@ -92,18 +92,20 @@ class FieldLandscape(AbstractLandscape):
         f = self.rule.values
         return self.rule.weights @ (f * (self.residual(particles) - 0.5 * f)) + self.rule.rest
 
-    def force(self, particles: Particles) -> Particles:
-        return self.force_of(particles, self.residual(particles))
+    def force(self, particles: Particles, with_a: bool = True) -> Particles:
+        return self.force_of(particles, self.residual(particles), with_a)
 
-    def force_of(self, particles: Particles, residual: Float[Array, " points"]) -> Particles:
+    def force_of(self, particles: Particles, residual: Float[Array, " points"], with_a: bool) -> Particles:
         """The forces of a residual that is given at the points."""
         weighted = self.rule.weights * residual
-        along = weighted[:, None] * self.rule.points
+        shares = weighted[:, None] * self.rule.points
 
         def of(block: Particles) -> Particles:
             a, b, s = block
-            jet = self.smoothing.jet(self._along(b), s[:, None])
-            return Particles(jet.value @ weighted, a[:, None] * (jet.slope @ along), a * (jet.spread @ weighted))
+            u = self._along(b)
+            output = self.smoothing.value(u, s[:, None]) @ weighted if with_a else jnp.zeros_like(a)
+            slopes = self.smoothing.slopes(u, s[:, None])
+            return Particles(output, a[:, None] * (slopes.along @ shares), a * (slopes.spread @ weighted))
 
         forces = jax.lax.map(of, jax.tree.map(self._in_blocks, particles))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: self.number], forces)
@@ -169,7 +171,7 @@ class HDMF(AbstractDescription):
     particles: int | None = static(count("particles", optional=True), default=None)
     rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-8)
     atol: Any = leaf(number("atol", above=0.0), default=1e-10)
-    accuracy: float = static(number("accuracy", low=1e-12, below=1.0), default=1e-6)
+    accuracy: float = static(number("accuracy", low=1e-12, below=1.0), default=1e-5)
     max_steps: int = static(count("max_steps"), default=200_000)
 
     @property

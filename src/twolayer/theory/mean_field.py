@@ -71,13 +71,22 @@ class PairLandscape(AbstractLandscape):
         total = jax.lax.map(lambda rho: self._risk_at(particles, rho), rho) @ weights
         return total if self.target is None else total + self.target.risk_without_pairs(particles)
 
-    def force(self, particles: Particles) -> Particles:
+    def force(self, particles: Particles, with_a: bool = True) -> Particles:
         rho, weights = (jnp.asarray(x) for x in self.cosines)
-        gradients = jax.lax.map(lambda rho: jax.grad(self._risk_at)(particles, rho), rho)
+
+        def gradient(rho: Array) -> Particles:
+            if with_a:
+                return jax.grad(self._risk_at)(particles, rho)
+            # The derivative in a alone needs the averages themselves, which cost more than their derivatives.
+            a, b, s = particles
+            moved = jax.grad(lambda b, s: self._risk_at(Particles(a, b, s), rho), argnums=(0, 1))(b, s)
+            return Particles(jnp.zeros_like(a), *moved)
+
+        gradients = jax.lax.map(gradient, rho)
         forces = jax.tree.map(lambda x: -self.problem.p * jnp.tensordot(weights, x, axes=1), gradients)
         if self.target is None:
             return forces
-        pull = self.target.force_of(particles, self.target.rule.values)
+        pull = self.target.force_of(particles, self.target.rule.values, with_a)
         return jax.tree.map(lambda x, y: x + y, forces, pull)
 
 

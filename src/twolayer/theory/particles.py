@@ -63,8 +63,8 @@ class AbstractLandscape(eqx.Module):
         """The excess risk."""
 
     @abc.abstractmethod
-    def force(self, particles: Particles) -> Particles:
-        """Minus n times the gradient of the risk."""
+    def force(self, particles: Particles, with_a: bool = True) -> Particles:
+        """Minus n times the gradient of the risk; zero in place of that in a where it is not wanted."""
 
 
 class Landscapes(NamedTuple):
@@ -155,7 +155,7 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
 
     On the sphere the part of :math:`\dot w` along w is taken away, which keeps :math:`|b|^2 + s^2` as it is.
     """
-    a, b, s = particles
+    _, b, s = particles
     decay = p * training.weight_decay
     db, ds = force.b - decay * b, force.s - decay * s
     if training.is_spherical:
@@ -165,10 +165,12 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
         db, ds = db - growth[:, None] * b, ds - growth * s
     if not training.trains_first:
         db, ds = jnp.zeros_like(b), jnp.zeros_like(s)
-    ratio = training.layer_ratio
-    # An exact zero is structure: what it switches off is not computed.
-    da = jnp.zeros_like(a) if isinstance(ratio, float) and ratio == 0.0 else ratio * force.a
-    return Particles(da, db, ds)
+    return Particles(training.layer_ratio * force.a, db, ds)
+
+
+def moves_second_layer(training: SGD) -> bool:
+    """Whether the second layer moves; an exact zero is structure, and what it switches off is not computed."""
+    return not (isinstance(training.layer_ratio, float) and training.layer_ratio == 0.0)
 
 
 class _Args(eqx.Module):
@@ -180,7 +182,8 @@ class _Args(eqx.Module):
 
 
 def _field(t: Any, state: Particles, args: _Args) -> Particles:
-    return velocity(args.training, args.p, state, args.landscape.force(state))
+    force = args.landscape.force(state, with_a=moves_second_layer(args.training))
+    return velocity(args.training, args.p, state, force)
 
 
 def _has_diverged(state: Particles, args: _Args) -> Array:

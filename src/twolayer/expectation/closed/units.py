@@ -84,17 +84,32 @@ def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "row
     return jnp.where(both, relus, jnp.where(neither, 2.0 / np.pi * angle, mixed))
 
 
-def weighted_square(S: Float[Array, "n n"], units: UnitList, weights: Float[Array, " rows"]) -> Float[Array, ""]:
-    r""":math:`E[(\sum_a w_a g_a)^2]` at the covariance S of the fields."""
-    if np.any(units.is_relu):
-        return weights @ products(S[units.fields][:, units.fields], units) @ weights
-    # Each pair of signs once: the arctangents are the cost of everything here.
+def weighted_square(
+    S: Float[Array, "n n"], units: UnitList, weights: Float[Array, " rows"], once: bool = True
+) -> Float[Array, ""]:
+    r""":math:`E[(\sum_a w_a g_a)^2]` at the covariance S of the fields, by each pair of signs ``once`` or by all pairs.
+
+    The arctangents of pairs are the cost of everything here; a derivative needs none, but would scatter single pairs.
+    """
+    if np.any(units.is_relu) or not once:
+        C = S if len(units.fields) == len(S) else S[units.fields][:, units.fields]
+        return weights @ products(C, units) @ weights
     left, right = np.triu_indices(len(units.fields))
     first, second = units.fields[left], units.fields[right]
     variance = jnp.diagonal(S)
     rest = noisy_determinant(S[first, second], variance[first], variance[second], units.noise[left], units.noise[right])
     angles = 2.0 / np.pi * jnp.arctan2(S[first, second], safe_root(rest))
     return jnp.where(left == right, 1.0, 2.0) * weights[left] * weights[right] @ angles
+
+
+def mean_square(
+    S: Float[Array, "n n"], units: UnitList, c: Float[Array, " units"], once: bool = True
+) -> Float[Array, ""]:
+    r""":math:`E[(\sum_u c_u \sigma_u)^2]` at the covariance S of the fields."""
+    weights = c[units.fields] * units.weights
+    offset = c @ units.offsets
+    mean = weights @ means(jnp.diagonal(S)[units.fields], units)
+    return weighted_square(S, units, weights, once) + 2.0 * offset * mean + offset**2
 
 
 def integrals(
@@ -177,17 +192,13 @@ def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array,
 def _bell_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array) -> Array:
     """The average of two bells and the squared sum of units, for all pairs of slopes."""
     det = _covariances(omega, slopes, slopes)[3]
-    offset = c @ units.offsets
-    weights = c[units.fields] * units.weights
     noise = slopes.noise
 
     def pair(a: Array, b: Array) -> Array:
         S = conditioned(
             omega, jnp.asarray(slopes.fields)[a], jnp.asarray(slopes.fields)[b], noise[a], noise[b], det[a, b]
         )
-        square = weighted_square(S, units, weights)
-        mean = weights @ means(jnp.diagonal(S)[units.fields], units)
-        return 2.0 / np.pi / jnp.sqrt(det[a, b]) * (square + 2.0 * offset * mean + offset**2)
+        return 2.0 / np.pi / jnp.sqrt(det[a, b]) * mean_square(S, units, c)
 
     return over_slope_pairs(pair, slopes)
 
@@ -318,6 +329,8 @@ class ThresholdUnits(AbstractRule):
         slopes = unit_list([self.student] * problem.p)
         line = self.line if "phi_hd" in wanted else None
         omega = overlaps.omega * (1.0 + self.nudge * _directions(problem.p + problem.k))
+        if wanted == ("excess_risk",):
+            return {"excess_risk": 0.5 * mean_square(omega, units, c, once=False)}
         values = from_units(c, integrals(omega, slopes, units, c, line), problem.noise)
         return {name: values[name] for name in wanted}
 
