@@ -53,6 +53,39 @@ METHODS = {
 }
 
 
+def test_linear_network_in_phases():
+    """A rate that falls, with momentum carried over the switch: the recursion of each eigenvalue, to rounding."""
+    alpha, rates, steps = 2.0, [0.3, 0.3, 0.1, 0.1, 0.1], 5
+    problem = one_index("linear", tl.SingleIndex("z"), noise=0.25)
+    phases = [tl.SGD(rate, reuse=tl.Reused(alpha), momentum=0.6) for rate in (0.3, 0.1)]
+    training = tl.Schedule(phases, switches=[2 * 0.3 * alpha])
+    result = along(problem, training, tl.DMFT(samples=2**13), steps)
+    s, weight = marchenko_pastur(alpha)
+    w, v, M = np.zeros_like(s), np.zeros_like(s), [0.0]
+    for rate in rates:
+        v = 0.6 * v + rate * s * (1.0 - w)
+        w = w + v
+        M.append(w @ weight)
+    np.testing.assert_allclose(result.M.values[0, :, 0, 0], M, atol=1e-12)
+
+
+def test_phases_on_a_fixed_set(check_mean):
+    """Layers that take turns on one set, by both accounts; a set or a momentum that changes is refused."""
+    reused = tl.Reused(1.5)
+    phases = [tl.SGD(1.0, reuse=reused), tl.SGD(0.6, reuse=reused, layers=tl.Second()), tl.SGD(0.5, reuse=reused)]
+    problem = two_index("tanh", d=200)
+    training = tl.Schedule(phases, switches=[2 * 1.0 * 1.5 / 2, (2 * 1.0 + 0.6) * 1.5 / 2])
+    theory = along(problem, training, tl.DMFT(samples=2**15), 5)
+    runs = along(problem, training, tl.DirectSGD(), 5, replicas=40)
+    for name in ("M", "Q", "a", "training_risk"):
+        check_mean(runs[name].values[:, 1:], theory[name].values[0, 1:], name)
+    moved = np.abs(np.diff(theory.a.values[0], axis=0)).max(axis=1)
+    assert np.array_equal(moved > 1e-3, [False, False, True, False, False])
+    for other in (tl.SGD(1.0, reuse=tl.Reused(2.0)), tl.SGD(1.0, reuse=reused, momentum=0.5), tl.SGD(1.0)):
+        with pytest.raises(tl.InvalidInput, match="share the fixed set"):
+            tl.Schedule([phases[0], other], switches=[1.0])
+
+
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 @pytest.mark.parametrize("name", METHODS)
 def test_linear_network(name, decay):

@@ -142,24 +142,29 @@ class DirectSGD(AbstractDescription):
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        training.samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
-        problem, training = as_data((problem, training))
+        return self.run_phases(problem, (training,), (0,), plan)
+
+    def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
+        phases[0].samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
+        problem, phases = as_data((problem, phases))
+        training = phases[0]
         # Groups follow one another: two JAX programs on two threads would wait for each other's share of the same pool.
         width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
         work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
-        advance, engine = self._driver(problem, training, work)
+        drivers = [self._driver(problem, phase, work) for phase in phases]
+        advance, engine = _one_after_the_other([each for each, _ in drivers], firsts), drivers[0][1]
         # The last group is filled up with its last replica, so that every group has the same compiled shape.
-        firsts = range(0, plan.replicas, width)
+        groups = range(0, plan.replicas, width)
         finished, place = _resumed(plan)
         interrupted = False
         try:
-            for first in firsts[len(finished) :]:
+            for first in groups[len(finished) :]:
                 members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
                 group = _Group.at(self.draws, problem, training, plan, members, place)
                 place = None
                 while group.step < plan.steps[-1]:
                     group.forward(advance)
-                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(firsts))
+                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(groups))
                     if plan.checkpoint is not None and plan.checkpoint.is_due:
                         _keep(plan, finished, group)
                 finished.append(group.trajectory())
@@ -216,6 +221,19 @@ class _Trajectory(NamedTuple):
 
 
 Advance = Callable[[Weights, Frozen, Any, Any], Weights]
+
+
+def _one_after_the_other(advances: list[Advance], firsts: tuple[int, ...]) -> Advance:
+    """Each from its own first step to that of the next."""
+
+    def advance(weights: Weights, frozen: Frozen, before: Any, after: Any) -> Weights:
+        for phase, first, end in zip(advances, firsts, (*firsts[1:], int(after)), strict=True):
+            low, high = max(int(before), first), min(int(after), end)
+            if low < high:
+                weights = phase(weights, frozen, np.asarray(low), np.asarray(high))
+        return weights
+
+    return advances[0] if len(advances) == 1 else advance
 
 
 class _Group:

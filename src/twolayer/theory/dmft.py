@@ -97,18 +97,21 @@ class DMFT(AbstractDescription):
         return Applies(True, Exactness.LIMIT_D, statement)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        steps = int(plan.steps[-1])
+        return self.run_phases(problem, (training,), (0,), plan)
+
+    def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
+        steps, training = int(plan.steps[-1]), phases[0]
         nets, layout, share = self._nets(problem, training, steps)
         size = training.set_size(problem) or training.samples_per_step(problem)
         alpha = np.asarray(size / problem.d)
-        data = as_data((problem, training))
+        made, methods = as_data((problem, phases))
         rows: list[list[_Seen]] = []
         for net in nets:
-            cloud = make_cloud(data[0], plan.starts.P, layout, share, net, self.log2_points)
+            cloud = make_cloud(made, plan.starts.P, layout, share, net, self.log2_points)
             rows.append([])
             for replica in range(plan.replicas):
                 start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
-                path = follow(*data, alpha, start, cloud, steps)
+                path = follow(made, methods, firsts, alpha, start, cloud, steps)
                 rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
                 plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
         clouds = [_Seen(*(np.stack(x) for x in zip(*each, strict=True))) for each in rows]

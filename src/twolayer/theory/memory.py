@@ -276,12 +276,21 @@ class Path(NamedTuple):
     gram: Any  # (noise, noise): the factor of the covariance of the gradients
 
 
-def follow(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud, steps: int) -> Path:
-    """A run of so many steps, over one cloud."""
-    run, place = begin(problem, training, alpha, start, cloud)
+def follow(
+    problem: Problem,
+    phases: tuple[SGD, ...],
+    firsts: tuple[int, ...],
+    alpha: Any,
+    start: Overlaps,
+    cloud: Cloud,
+    steps: int,
+) -> Path:
+    """A run of so many steps, over one cloud, by trainings that each have their first step."""
+    run, place = begin(problem, phases[0], alpha, start, cloud)
     seen = []
     for t in range(steps + 1):
-        place, now = step(run, place, np.asarray(t))
+        training = phases[int(np.searchsorted(firsts, t, side="right")) - 1]
+        place, now = step(run._replace(training=training), place, np.asarray(t))
         seen.append(now)
     B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
     return Path(B, a, risk, np.asarray(place.traces.gram))
