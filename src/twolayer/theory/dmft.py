@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
@@ -20,7 +22,7 @@ from twolayer.description import (
     first_crossings,
     is_alive,
 )
-from twolayer.expectation import Auto, choose, risk_along
+from twolayer.expectation import Auto, Chosen, choose, risk_along
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.errors import largest
@@ -142,15 +144,14 @@ class DMFT(AbstractDescription):
         alive = np.all([is_alive(seen.Q, seen.a, plan.limit) for seen in clouds], axis=0)
         lost = ~np.logical_and.accumulate(alive, axis=1)
         clouds = [_Seen(*(blanked(lost, x) for x in seen)) for seen in clouds]
-        risks, engine_error = [], np.zeros(lost.shape)
-        for seen in clouds:
-            risk, error = risk_along(engine, problem, seen.Q, seen.M, plan.starts.P, seen.a)
-            risks.append(risk)
-            engine_error = np.maximum(engine_error, error)
-        result = by_scatter(tuple((*seen, risk) for seen, risk in zip(clouds, risks, strict=True)))
-        value, error = result.value, result.error
-        mean, spread = _Seen(*value[:-1]), _Seen(*(np.maximum.accumulate(x, axis=1) for x in error[:-1]))
-        risk_error = np.maximum.accumulate(error[-1] + engine_error, axis=1)
+        result = by_scatter(tuple(clouds))
+        mean, spread = result.value, _Seen(*(np.maximum.accumulate(x, axis=1) for x in result.error))
+        risk, engine_error = risk_along(engine, problem, mean.Q, mean.M, plan.starts.P, mean.a)
+        # How the overlaps scatter is how the risk does; for that one variant of the engine is enough.
+        rows = [np.concatenate([getattr(seen, name) for seen in clouds]) for name in ("Q", "M", "a")]
+        risks = np.asarray(_risks(engine.variants()[0], as_data(problem), plan.starts.P, *rows))
+        scatter = by_scatter(tuple(risks.reshape(len(clouds), *lost.shape))).error
+        risk_error = np.maximum.accumulate(scatter + engine_error, axis=1)
         overlap_error = largest(spread.Q, spread.M, spread.a)
         others = {}
         if training.has_fixed_set:
@@ -159,11 +160,9 @@ class DMFT(AbstractDescription):
         if gradients_per_step(training) == 1:
             others |= {"R": mean.R, "R_error": spread.R.max(axis=(-2, -1))}
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        crossings = first_crossings(plan, value[-1], mean.Q, mean.M)
+        crossings = first_crossings(plan, risk, mean.Q, mean.M)
         name = f"{engine.name}; sample process: {len(clouds)} scrambled nets of {2**self.log2_points} points"
-        return Record(
-            mean.Q, mean.M, mean.a, value[-1], risk_error, overlap_error, status, *crossings, name, others=others
-        )
+        return Record(mean.Q, mean.M, mean.a, risk, risk_error, overlap_error, status, *crossings, name, others=others)
 
 
 class _Seen(NamedTuple):
@@ -185,10 +184,32 @@ def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.
     M = B[:, :, :k] @ np.linalg.cholesky(P).T
     R = np.zeros((len(steps), len(steps), p, p))
     if gradients_per_step(training) == 1 and np.all(np.isfinite(B)):
-        # The noise of the gradients is sqrt(alpha) times the factor; its inverse is taken where there is noise at all.
-        whole = B[:, :, k + p :].reshape(len(steps) * p, -1) @ np.linalg.pinv(path.gram, rcond=1e-10) / np.sqrt(alpha)
+        whole = _behind(B[:, :, k + p :].reshape(len(steps) * p, -1), path.gram) / np.sqrt(alpha)
         R = np.moveaxis(whole.reshape(len(steps), p, -1, p)[:, :, steps], 1, 2)
     return _Seen(C[np.arange(len(steps)), np.arange(len(steps))], M, path.a[steps], path.training_risk[steps], C, R)
+
+
+def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """What multiplied by the factor gives the rows: noise of a weight in terms of noise of the gradients.
+
+    A gradient that added nothing of its own has no pivot, and no response is ascribed to it.
+    """
+    from scipy.linalg import solve_triangular
+
+    is_free = np.diagonal(gram) > 0.0
+    whole = gram + np.diag(np.where(is_free, 0.0, 1.0))
+    return np.where(is_free, solve_triangular(whole, rows.T, lower=True, trans="T").T, 0.0)
+
+
+@eqx.filter_jit
+def _risks(engine: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Array:
+    """The excess risk at overlaps (rows, times, ...)."""
+
+    def one(row: tuple[Array, Array, Array]) -> Array:
+        return engine.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
+
+    flat = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
+    return jax.lax.map(one, flat, batch_size=8).reshape(a.shape[:2])
 
 
 def _refusal(problem: Problem, training: SGD) -> str:

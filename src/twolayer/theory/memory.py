@@ -147,8 +147,8 @@ def gradient_in_frame(
     weights: Weights,
     number: Any,
     begin: Any,
-) -> tuple[Gradient, Traces]:
-    r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; and what it leaves behind.
+) -> tuple[Gradient, Traces, Float[Array, ""]]:
+    r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; its traces; the risk.
 
     With :math:`g = \partial_h \tfrac12 (y - s)^2`, times how often a sample is in the batch, and its part
     :math:`\hat g^t` outside of the earlier ones, :math:`g^t = \sum_{r \le t} G_{tr}\,\hat g^r`,
@@ -181,11 +181,12 @@ def gradient_in_frame(
     activation = problem.student.activation
     units = activation(h)
     excess = c @ units - cloud.y
+    risk = 0.5 * jnp.sum(cloud.weights * excess**2)
     if cloud.counts is not None:
         excess = excess * cloud.counts[number]
     g = c[:, None] * activation.derivative(h) * excess[None, :]
     weighted = g * cloud.weights[None, :]
-    past = (traces.hat @ weighted.T).T * remembered[None, :]  # this order is the quick one in XLA
+    past = _averages(weighted, traces.hat) * remembered[None, :]
     new = g - past @ traces.hat
     squares = jnp.sum(weighted * g, axis=1)
     factor = cholesky((new * cloud.weights[None, :]) @ new.T, NOTHING_NEW * squares)
@@ -193,10 +194,18 @@ def gradient_in_frame(
     row = jax.lax.dynamic_update_slice(past, factor, (0, p * number))
     gram = jax.lax.dynamic_update_slice(traces.gram, row, (p * number, 0))
     is_known = jnp.arange(layout.size) < layout.given + p * number
-    U = jnp.where(is_known[None, :], alpha * (cloud.x @ weighted.T).T, 0.0)
+    U = jnp.where(is_known[None, :], alpha * _averages(weighted, cloud.x), 0.0)
     U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * row)
     slope = alpha * problem.student.scale * (units @ (excess * cloud.weights))
-    return (d * U, d * slope), Traces(hat, gram)
+    return (d * U, d * slope), Traces(hat, gram), risk
+
+
+def _averages(weighted: Float[Array, "p points"], rows: Float[Array, "n points"]) -> Float[Array, "p n"]:
+    """The averages of products. With few columns on the right XLA is ten times quicker than with few rows on the left.
+
+    The barrier keeps it from turning the one into the other.
+    """
+    return jax.lax.optimization_barrier(rows @ weighted.T).T
 
 
 def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float[Array, "p points"]:
@@ -245,24 +254,27 @@ def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Arr
     noise = traces.hat.shape[0]
     layout = Layout(problem.k, problem.p, noise // problem.p)
     each = gradients_per_step(training)
-    before, risk = weights, jnp.asarray(jnp.nan)
-    if training.has_fixed_set:
+    before, wanted, risk = weights, queried(training, weights), jnp.asarray(jnp.nan)
+    if training.has_fixed_set and wanted.W is not weights.W:  # else the gradient finds the risk on its way
         used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
         h = fields(layout, alpha, cloud, traces, weights.W, used)
         risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
+        # What reads the traces comes first, or they would be copied before they are written to.
+        risk, traces = jax.lax.optimization_barrier((risk, traces))
 
-    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces]:
+    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
         first = jnp.zeros_like(t) if training.has_fixed_set else each * t
         return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, first)
 
     if isinstance(training.reuse, LookAhead):
-        wanted = queried(training, weights)
-        ahead, traces = found(wanted, traces, 0)
-        gradient, traces = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
+        ahead, traces, _ = found(wanted, traces, 0)
+        gradient, traces, _ = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
         weights = update(problem, training, weights, lengths, gradient)
     else:
         for m in range(each):
-            gradient, traces = found(queried(training, weights), traces, m)
+            wanted = queried(training, weights)
+            gradient, traces, here = found(wanted, traces, m)
+            risk = here if training.has_fixed_set and wanted.W is weights.W else risk
             weights = update(problem, training, weights, lengths, gradient)
     return Place(weights, traces), (before.W, before.a, risk)
 
