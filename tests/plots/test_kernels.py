@@ -29,6 +29,11 @@ def test_maps_show_the_kernels(tree, tmp_path):
     assert plots.kernels(dataset).axes[0].get_xlabel() == figure.axes[0].get_xlabel()
 
 
+def test_both_risks_are_judged(tree):
+    assert tree.attrs["judge"] == "DirectSGD"
+    assert tree["DMFT"].deviation_training_risk.shape == tree["DMFT"].deviation_risk.shape == (5,)
+
+
 def test_few_steps_have_an_even_time_axis(tree):
     assert plots.risk(tree).axes[0].get_xscale() == "linear"
 

@@ -22,7 +22,7 @@ from twolayer.description import (
     first_crossings,
     is_alive,
 )
-from twolayer.expectation import Auto, Chosen, choose, risk_along
+from twolayer.expectation import Auto, Chosen, choose
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.errors import largest
@@ -146,11 +146,15 @@ class DMFT(AbstractDescription):
         clouds = [_Seen(*(blanked(lost, x) for x in seen)) for seen in clouds]
         result = by_scatter(tuple(clouds))
         mean, spread = result.value, _Seen(*(np.maximum.accumulate(x, axis=1) for x in result.error))
-        risk, engine_error = risk_along(engine, problem, mean.Q, mean.M, plan.starts.P, mean.a)
+
+        def risks(variant: Chosen, seen: _Seen) -> np.ndarray:
+            return np.asarray(_risks(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
+
         # How the overlaps scatter is how the risk does; for that one variant of the engine is enough.
-        rows = [np.concatenate([getattr(seen, name) for seen in clouds]) for name in ("Q", "M", "a")]
-        risks = np.asarray(_risks(engine.variants()[0], as_data(problem), plan.starts.P, *rows))
-        scatter = by_scatter(tuple(risks.reshape(len(clouds), *lost.shape))).error
+        variants = engine.variants()
+        found = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
+        risk, engine_error = (np.asarray(each["excess_risk"]) for each in (found.value, found.error))
+        scatter = by_scatter(tuple(risks(variants[0], seen) for seen in clouds)).error
         risk_error = np.maximum.accumulate(scatter + engine_error, axis=1)
         overlap_error = largest(spread.Q, spread.M, spread.a)
         others = {}
