@@ -26,8 +26,9 @@ from twolayer.expectation import Auto, Chosen, choose
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.theory.errors import largest
-from twolayer.theory.memory import Layout, Path, coordinates_needed, follow, gradients_per_step, make_cloud
+from twolayer.theory.memory import Path, follow, gradients_per_step
 from twolayer.theory.net import Net, scrambled_net
+from twolayer.theory.typical import Layout, coordinates_needed, make_cloud
 from twolayer.training import SGD
 
 # A batch much smaller than d is another limit, that of the ODE.
@@ -202,7 +203,7 @@ def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
 
     is_free = np.diagonal(gram) > 0.0
     whole = gram + np.diag(np.where(is_free, 0.0, 1.0))
-    return np.where(is_free, solve_triangular(whole, rows.T, lower=True, trans="T").T, 0.0)
+    return np.where(is_free, solve_triangular(whole, rows.T, lower=True, trans=1).T, 0.0)
 
 
 @eqx.filter_jit
