@@ -135,7 +135,7 @@ def classical_erf_drift(
     return np.concatenate([dQ.ravel(), dM.ravel(), da])
 
 
-@pytest.mark.parametrize("kappa", [0.0, 0.8])
+@pytest.mark.parametrize("kappa", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_erf_committee_follows_an_independent_solution(kappa):
     p, k, gamma, noise = 3, 2, 1.5, 0.1
     T = np.array([[1.0, 0.3], [0.3, 1.5]])
@@ -173,7 +173,9 @@ def test_gradient_flow_lowers_the_risk():
     assert np.all(with_variance.risk.values[:, -1] > result.risk.values[:, -1] + 1e-3)
 
 
-@pytest.mark.parametrize("activation", ["erf", "square", "tanh"])
+@pytest.mark.parametrize(
+    "activation", ["erf", pytest.param("square", marks=pytest.mark.slow), pytest.param("tanh", marks=pytest.mark.slow)]
+)
 def test_a_student_that_is_the_teacher_stays(activation):
     """Perfect recovery: Q_perp is exactly singular, and nothing moves. For tanh to the accuracy of the rule."""
     k = 1 if activation == "tanh" else 2
@@ -184,6 +186,7 @@ def test_a_student_that_is_the_teacher_stays(activation):
     assert np.max(result.excess_risk.values) < 1e-14
 
 
+@pytest.mark.slow
 def test_sphere_keeps_the_initial_lengths():
     start = tl.RandomStart(law="gaussian", norm=1.3)
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(40), start=start, noise=0.1)
