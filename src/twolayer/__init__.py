@@ -33,6 +33,7 @@ from twolayer.problem import Student as Student
 from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
+from twolayer.theory import DMFT as DMFT
 from twolayer.theory import HDMF as HDMF
 from twolayer.theory import SDE as SDE
 from twolayer.theory import BatchMap as BatchMap
@@ -41,11 +42,14 @@ from twolayer.theory import SaadSolla as SaadSolla
 from twolayer.theory import fluctuations as fluctuations
 from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
+from twolayer.training import AbstractMethod as AbstractMethod
 from twolayer.training import Both as Both
 from twolayer.training import First as First
 from twolayer.training import Free as Free
 from twolayer.training import Fresh as Fresh
+from twolayer.training import HeavyBall as HeavyBall
 from twolayer.training import LookAhead as LookAhead
+from twolayer.training import Nesterov as Nesterov
 from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
 from twolayer.training import Schedule as Schedule

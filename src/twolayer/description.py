@@ -119,6 +119,10 @@ class AbstractDescription(eqx.Module):
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         """Follow the training through the plan."""
 
+    def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
+        """Follow trainings on one fixed set, each from its first step on, through the plan."""
+        raise NotApplicable(f"`{type(self).__name__}` does not follow a schedule on a fixed set of samples.")
+
     @property
     @abc.abstractmethod
     def references(self) -> tuple[str, ...]:

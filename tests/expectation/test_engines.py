@@ -81,7 +81,9 @@ def test_mixtures_converge_geometrically():
     assert errors[1] < errors[0] / 100
 
 
-@pytest.mark.parametrize(("kinds", "factor"), [(("relu", "relu"), 1e4), (("tanh", "gelu"), 1e2)])
+@pytest.mark.parametrize(
+    ("kinds", "factor"), [(("relu", "relu"), 1e4), pytest.param(("tanh", "gelu"), 1e2, marks=pytest.mark.slow)]
+)
 def test_slices_converge_geometrically_across_kinks(kinds, factor):
     """Panels of 8, 16 and 32 nodes: kinks do not spoil the order, near-determined fields included."""
     first, second = map(as_activation, kinds)

@@ -116,7 +116,9 @@ def test_relu_committee_follows_direct_sgd():
     assert np.max(tree["SaadSolla"].risk_error.values) < 1e-6
 
 
-@pytest.mark.parametrize("distance", [0.0, 1e-7, 1e-5, 1e-2])
+@pytest.mark.parametrize(
+    "distance", [0.0, 1e-7, pytest.param(1e-5, marks=pytest.mark.slow), pytest.param(1e-2, marks=pytest.mark.slow)]
+)
 def test_the_risk_has_the_gradient_of_the_force_where_students_nearly_are_targets(distance):
     """Two routes to -p dR/dw_j on all fields: the chain rule through Q and M, and the averages ``v``, at any distance.
 

@@ -10,9 +10,10 @@ from scipy.special import erf
 
 from twolayer.core.errors import InvalidInput
 from twolayer.problem import Committee, GivenOverlaps, Hermite, SingleIndex, WarmStart
-from twolayer.simulation.direct import Weights, batch_loss, update
+from twolayer.simulation.direct import batch_loss
 from twolayer.training import Both, First, Sphere, conventions
 from twolayer.training.conventions import Stated
+from twolayer.training.update import Weights, update
 
 STEPS = 50
 # 50 steps of order-one numbers in float64, in two orders of operation: rounding of a few 1e-15 a step.

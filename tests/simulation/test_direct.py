@@ -82,7 +82,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     np.testing.assert_allclose(native.a[0], a_np, atol=2e-6)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_mean_of_one_step_is_the_exact_conditional_mean(batch):
     """Means of M and Q after one step at d = 10 against the moments; 5000 replicas, z < 5 on 9 numbers each."""
     p, k, d, gamma, replicas = 2, 1, 10, 2.0, 5_000

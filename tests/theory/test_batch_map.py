@@ -43,7 +43,7 @@ def after(steps: int, problem, training, description, replicas: int = 1) -> np.n
 # ------------------------------------------------------------------------------------ against the overlap process
 
 
-@pytest.mark.parametrize("is_free", [True, False])
+@pytest.mark.parametrize("is_free", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_large_batches_follow_it(is_free, check_mean):
     """d = 4000, batches of 8000, five steps, 48 runs: every entry within 5 standard errors.
 

@@ -108,7 +108,9 @@ def test_rates_in_known_cases():
 # ------------------------------------------------------------------------------------------------- exit times
 
 
-@pytest.mark.parametrize(("gamma", "noise", "threshold"), [(0.05, 0.5, 0.6), (0.12, 0.2, 0.02)])
+@pytest.mark.parametrize(
+    ("gamma", "noise", "threshold"), [(0.05, 0.5, 0.6), pytest.param(0.12, 0.2, 0.02, marks=pytest.mark.slow)]
+)
 def test_one_neuron_exits_when_the_ode_does(gamma, noise, threshold):
     problem, training = setting(1, gamma, noise)
     starts = starts_of(1, 1000, 8)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import twolayer as tl
 from twolayer.core.errors import InvalidInput
 from twolayer.training import Clock
+from twolayer.training.update import at_rest, queried, update
 
 PROBLEM = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(50))
 DATA = tl.Problem(tl.Labels(), tl.Student(2, "erf"), tl.Samples(np.ones((6, 3)), np.ones(6)))
@@ -149,3 +150,35 @@ def test_numbers_are_leaves_and_sizes_are_not():
     assert sorted(jax.tree.leaves(training)) == [0.1, 0.2, 0.3, 0.5]
     assert jax.grad(lambda rate: tl.SGD(rate).learning_rate ** 2)(3.0) == 6.0
     assert jax.jit(lambda m: jnp.asarray(tl.SGD(0.1, momentum=m).has_momentum))(0.0)  # unknown when compiling: kept
+
+
+@pytest.mark.parametrize("momentum", [0.6, tl.Nesterov(0.6)])
+def test_momentum_on_a_parabola(momentum):
+    """One row of weights pulled to the origin: a plain loop with the published formulas."""
+    training = tl.SGD(0.5, batch_size=50, momentum=momentum, weight_decay=0.1)
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50))
+    w, v, rate, keep = np.array([[1.0, -2.0, 0.5]]), np.zeros((1, 3)), 0.5 / 50, 1 - 0.5 * 0.1
+    weights = at_rest(training, jnp.asarray(w), jnp.ones(1))
+    for _ in range(5):
+        ahead = w + 0.6 * v if isinstance(momentum, tl.Nesterov) else w
+        v = 0.6 * v - rate * 20.0 * ahead
+        w = keep * w + v
+        gradient = 20.0 * queried(training, weights).W, jnp.zeros(1)
+        weights = update(problem, training, weights, jnp.ones(1), gradient)
+    np.testing.assert_allclose(weights.W, w, rtol=1e-13)
+
+
+def test_heavy_ball_is_its_number():
+    assert tl.SGD(0.1, momentum=tl.HeavyBall(0.3)) == tl.SGD(0.1, momentum=0.3)
+    with pytest.raises(tl.InvalidInput, match="beta"):
+        tl.Nesterov(1.0)
+    with pytest.raises(tl.InvalidInput, match="momentum"):
+        tl.SGD(0.1, momentum="nesterov")
+
+
+def test_other_accounts_refuse_other_momentum():
+    training = tl.SGD(0.1, batch_size=5, momentum=tl.Nesterov(0.3))
+    for description in (tl.OverlapSGD(), tl.BatchMap(), tl.SaadSolla(), tl.SDE()):
+        answer = description.applies(PROBLEM, training)
+        assert not answer.ok and "Nesterov" in answer.statement
+    assert tl.DirectSGD().applies(PROBLEM, training).ok

@@ -136,6 +136,7 @@ def test_an_ode_that_never_exits_is_said_so(one_neuron):
     assert data["ode"] is None and data["steps"]["ode"] is None and "never" in str(result)
 
 
+@pytest.mark.slow
 def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
     """At d = 20 the initial risk, and with it the threshold, differs between starts."""
     problem, training = setting(1, 20, 0.1)

@@ -89,6 +89,7 @@ def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
         assert tree.attrs["outcome"] == "differs"
 
 
+@pytest.mark.slow
 def test_identical_accounts_agree_in_plain_words():
     start = tl.GivenOverlaps(np.eye(2), np.eye(2))
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(50), start=start)

@@ -53,14 +53,18 @@ NO_PIVOT = 1e-15
 WRITTEN_OUT = 8
 
 
-def cholesky(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The lower-triangular factor of a matrix that may be singular: a column of no length, or less, is zero."""
+def cholesky(A: Float[Array, "n n"], least: Float[Array, " n"] | None = None) -> Float[Array, "n n"]:
+    """The lower-triangular factor of a matrix that may be singular: a column of no length, or less, is zero.
+
+    ``least`` are the pivots that count as none; rounding of the diagonal by default.
+    """
     n = A.shape[0]
+    least = NO_PIVOT * jnp.diagonal(A) if least is None else least
     place = jnp.arange(n)
 
     def column_at(j: Any, rest: Array) -> Array:
         pivot = rest[j, j]
-        is_free = pivot > NO_PIVOT * A[j, j]
+        is_free = pivot > least[j]
         scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
         return jnp.where(place >= j, rest[:, j] * scale, 0.0)
 

@@ -1,6 +1,7 @@
 """Special functions for loops in which nothing else costs time."""
 
 from functools import lru_cache
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ def _coefficients() -> tuple[float, ...]:
     """Of the polynomial in a variable from -1 to 1, highest power first."""
     from scipy.special import erfcx
 
-    def scaled_complement(x: np.ndarray) -> np.ndarray:
+    def scaled_complement(x: Any) -> Any:
         t = 0.5 * (x + 1.0) * (1.0 + _last()) - 1.0
         return erfcx(MIDDLE * (1.0 + t) / (1.0 - t))
 

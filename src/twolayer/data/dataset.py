@@ -42,6 +42,8 @@ def to_dataset(
         "r": np.arange(k),
         "s": np.arange(k),
     }
+    if any("earlier" in OPTIONAL[name] for name in others):
+        coordinates["earlier"] = ("earlier", plan.times, {"long_name": LONG_NAMES["earlier"]})
     dataset = xr.Dataset(variables, coordinates, attributes)
     validate(dataset)
     return dataset

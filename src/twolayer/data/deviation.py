@@ -20,7 +20,7 @@ FALSE_ALARM = 1e-3
 ROUNDING = 1e-12
 # A comparison that could miss a deviation of more than this part of the risk's range is said to be a weak one.
 WEAK = 0.5
-COMPARED = ("risk", "M", "Q", "a")
+COMPARED = ("risk", "training_risk", "M", "Q", "a")
 
 
 class Deviation(NamedTuple):
@@ -38,7 +38,7 @@ class Deviation(NamedTuple):
 def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviation:
     """Compare one variable; an account without scatter of its own may have a single replica."""
     theirs, ours = judge[name].values, account[name].values
-    error = "risk_error" if name == "risk" else "overlap_error"
+    error = f"{name}_error" if name.endswith("risk") else "overlap_error"
     numerical = np.max(judge[error].values, axis=0) + np.max(account[error].values, axis=0)
     difference = theirs - ours
     replicas = difference.shape[0]
@@ -93,7 +93,7 @@ def judge_account(
     replicas = max(judge.sizes["replica"], account.sizes["replica"])
     if min(judge.sizes["replica"], account.sizes["replica"]) == 0:
         return _undecided(account_name, judge_name, "no replica reached the end in both"), {}
-    present = [name for name in COMPARED if judge[name].size]
+    present = [name for name in COMPARED if all(name in each and each[name].size for each in (judge, account))]
     if not all(np.all(np.isfinite(each[name].values)) for each in (judge, account) for name in present):
         return _undecided(account_name, judge_name, "a replica that reached the end contains NaN"), {}
     deviations = {name: deviation(judge, account, name) for name in present}

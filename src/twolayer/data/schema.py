@@ -29,6 +29,12 @@ OPTIONAL: dict[str, tuple[str, ...]] = {
     "particle_a": ("replica", "time", "particle"),
     "particle_M": ("replica", "time", "particle", "r"),
     "particle_q": ("replica", "time", "particle"),
+    "training_risk": ("replica", "time"),
+    "training_risk_error": ("replica", "time"),
+    "C": ("replica", "time", "earlier", "i", "j"),
+    "C_error": ("replica", "time", "earlier"),
+    "R": ("replica", "time", "earlier", "i", "j"),
+    "R_error": ("replica", "time", "earlier"),
 }
 
 LONG_NAMES = {
@@ -43,6 +49,13 @@ LONG_NAMES = {
     "particle_a": "output weights of the particles",
     "particle_M": "overlaps of the particles with the target",
     "particle_q": "squared lengths of the particles outside of the target's span",
+    "training_risk": "risk over the samples of the fixed set, with the noise of their labels",
+    "training_risk_error": "bound on the numerical error of the risk over the fixed set",
+    "C": "overlaps of the weights at two times",
+    "C_error": "bound on the numerical error of any overlap at two times",
+    "R": "response of the weights to the noise of an earlier gradient",
+    "R_error": "bound on the numerical error of the response",
+    "earlier": "time, gamma * samples / (p d)",
     "status": "how the replica ended",
     "crossing_time": "first time at which the excess risk is at most the threshold",
     "overlap_time": "first time at which the cosine of a neuron with the target direction reaches the threshold",

@@ -70,8 +70,12 @@ class Chosen(eqx.Module):
         return {name: found[name] for name in wanted}
 
     def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        """All moments at the overlaps."""
-        return Moments(**self.parts(problem, overlaps, MOMENTS))
+        """All moments at the overlaps; ``phi_hd``, the dearest, is zero where the engines were chosen without it."""
+        served = tuple(name for names in self.serves for name in names)
+        found = self.parts(problem, overlaps, tuple(name for name in MOMENTS if name in served))
+        if "phi_hd" not in found:
+            found["phi_hd"] = jnp.zeros((problem.p, problem.p))
+        return Moments(**found)
 
     def variants(self) -> tuple["Chosen", ...]:
         """The engines with one of them at a time replaced by one of its variants."""

@@ -5,6 +5,9 @@ from twolayer.plots.cloud import flow_movie as flow_movie
 from twolayer.plots.escape import exit_law as exit_law
 from twolayer.plots.escape import exit_scan as exit_scan
 from twolayer.plots.files import save_figure as save_figure
+from twolayer.plots.kernels import kernels as kernels
+from twolayer.plots.orders import Distances as Distances
+from twolayer.plots.orders import convergence as convergence
 from twolayer.plots.staircase import staircase as staircase
 from twolayer.plots.trajectories import overlaps as overlaps
 from twolayer.plots.trajectories import risk as risk

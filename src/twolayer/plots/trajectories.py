@@ -29,6 +29,7 @@ from twolayer.plots.style import (
 TIME_LABEL = r"time  $t$"
 MAX_DIRECTIONS = 6  # panels of M; more would not fit a page
 MARKERS_PER_CURVE = 30
+LONG = 30.0  # the last time over the first from which on a logarithmic axis is worth its while
 CROSS: dict[str, Any] = {"marker": "x", "ms": 4.0, "mew": 0.9}
 SMALLEST_BAND = 0.02  # in decades: a narrower band cannot be told from its line
 BEYOND = 1e200  # stands for the risk of a diverged replica; finite, so that quantiles can be interpolated
@@ -141,13 +142,17 @@ def overlaps(result: Any, title: str | None = None, replica: int | None = None) 
 
 
 def _time_axis(ax: Axes, found: list[Account]) -> None:
-    ax.set_xscale("log")
     # Nothing is to be seen of the time after all replicas of all accounts have diverged.
     seen = [account.time[np.isfinite(account.values("excess_risk")).any(axis=0)] for account in found]
     times = np.concatenate(seen)
     if times.size and times.min() < times.max():
+        if times.max() < LONG * times.min():  # a few steps, whose logarithms have no round numbers between them
+            margin = 0.015 * (times.max() - times.min())
+            ax.set_xlim(times.min() - margin, times.max() + margin)
+            return
         margin = (times.max() / times.min()) ** 0.015
         ax.set_xlim(times.min() / margin, times.max() * margin)
+    ax.set_xscale("log")
 
 
 def _samples_axis(ax: Axes, found: list[Account]) -> None:

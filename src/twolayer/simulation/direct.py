@@ -35,6 +35,7 @@ from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
 from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 
 # Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
 # stream of a replica is attached to its own steps, so that the cut of a run does not matter.
@@ -46,14 +47,6 @@ GPU_NUMBERS = 2**28
 WORTHWHILE = 10**9
 PART_NUMBERS = 2**20
 MAX_NUMBERS = 2**28
-
-
-class Weights(NamedTuple):
-    """The state of one replica."""
-
-    W: Float[Array, "p d"]
-    V: Float[Array, "p d"]  # velocity; of size zero without momentum
-    a: Float[Array, " p"]
 
 
 class Frozen(NamedTuple):
@@ -77,32 +70,6 @@ def batch_loss(
 ) -> Float[Array, ""]:
     r"""The loss summed over samples, :math:`\sum_\nu \ell(y^\nu, s(z^\nu))`; ``counts`` says how often each counts."""
     return jnp.sum(counts * problem.loss(y, problem.student(z @ W.T, a)))
-
-
-def update(
-    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: tuple[Array, Array]
-) -> Weights:
-    r"""One step from the gradient of the summed loss.
-
-    .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
-              a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
-
-    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then
-    returns to its initial length.
-    """
-    W, V, a = weights
-    rate = training.learning_rate / problem.d
-    a = a - training.layer_ratio * rate * gradient[1]
-    if not training.trains_first:
-        return Weights(W, V, a)
-    move = -rate * gradient[0]
-    if training.has_momentum:
-        move = V = training.momentum * V + move
-    decay = training.weight_decay * rate * training.samples_per_step(problem)
-    W = (1.0 - decay) * W + move
-    if training.is_spherical:
-        W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
-    return Weights(W, V, a)
 
 
 class _Layout(NamedTuple):
@@ -175,24 +142,29 @@ class DirectSGD(AbstractDescription):
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        training.samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
-        problem, training = as_data((problem, training))
+        return self.run_phases(problem, (training,), (0,), plan)
+
+    def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
+        phases[0].samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
+        problem, phases = as_data((problem, phases))
+        training = phases[0]
         # Groups follow one another: two JAX programs on two threads would wait for each other's share of the same pool.
         width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
         work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
-        advance, engine = self._driver(problem, training, work)
+        drivers = [self._driver(problem, phase, work) for phase in phases]
+        advance, engine = _one_after_the_other([each for each, _ in drivers], firsts), drivers[0][1]
         # The last group is filled up with its last replica, so that every group has the same compiled shape.
-        firsts = range(0, plan.replicas, width)
+        groups = range(0, plan.replicas, width)
         finished, place = _resumed(plan)
         interrupted = False
         try:
-            for first in firsts[len(finished) :]:
+            for first in groups[len(finished) :]:
                 members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
                 group = _Group.at(self.draws, problem, training, plan, members, place)
                 place = None
                 while group.step < plan.steps[-1]:
                     group.forward(advance)
-                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(firsts))
+                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(groups))
                     if plan.checkpoint is not None and plan.checkpoint.is_due:
                         _keep(plan, finished, group)
                 finished.append(group.trajectory())
@@ -202,7 +174,7 @@ class DirectSGD(AbstractDescription):
                 raise
         kept = min(plan.replicas, width * len(finished))
         whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*finished, strict=True)))
-        return self._record(problem, plan, whole, engine, interrupted)
+        return self._record(problem, training, plan, whole, engine, interrupted)
 
     def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["Advance", str]:
         if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
@@ -214,20 +186,25 @@ class DirectSGD(AbstractDescription):
                 return partial(advance_kernel, steps), "GPU kernel"
         return partial(_advance, self.draws, problem, training), "xla"
 
-    def _record(self, problem: Problem, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool) -> Record:
+    def _record(
+        self, problem: Problem, training: SGD, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool
+    ) -> Record:
         lost = ~np.logical_and.accumulate(is_alive(path.Q, path.a, plan.limit), axis=1)
         Q, M, a = (blanked(lost, x) for x in (path.Q, path.M, path.a))
+        others = None
         if isinstance(problem.inputs, Samples):
             engine, risk, error = "mean over the data set", blanked(lost, path.risk), np.zeros_like(path.risk)
         else:
             chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
+            if training.has_fixed_set:
+                others = {"training_risk": blanked(lost, path.risk), "training_risk_error": np.zeros_like(path.risk)}
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
         plan = dataclasses.replace(plan, risk_threshold=_part(plan.risk_threshold, len(Q)))
         times = first_crossings(plan, risk, Q, M)
         name = f"{engine}; steps: {steps}"
-        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted)
+        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others)
 
 
 def _part(thresholds: Any, replicas: int) -> Any:
@@ -240,10 +217,23 @@ class _Trajectory(NamedTuple):
     Q: Any
     M: Any
     a: Any
-    risk: Any  # over a data set; zero for Gaussian inputs, whose risk follows from the overlaps
+    risk: Any  # over a fixed set; zero where there is none
 
 
 Advance = Callable[[Weights, Frozen, Any, Any], Weights]
+
+
+def _one_after_the_other(advances: list[Advance], firsts: tuple[int, ...]) -> Advance:
+    """Each from its own first step to that of the next."""
+
+    def advance(weights: Weights, frozen: Frozen, before: Any, after: Any) -> Weights:
+        for phase, first, end in zip(advances, firsts, (*firsts[1:], int(after)), strict=True):
+            low, high = max(int(before), first), min(int(after), end)
+            if low < high:
+                weights = phase(weights, frozen, np.asarray(low), np.asarray(high))
+        return weights
+
+    return advances[0] if len(advances) == 1 else advance
 
 
 class _Group:
@@ -321,13 +311,12 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
 
     def one(Q: Array, M: Array, a: Array, key: Array) -> tuple[Weights, Frozen]:
         W, W_star = embed(Overlaps(Q, M, overlaps.P, a), problem.d, key)
-        V = jnp.zeros_like(W) if training.has_momentum else jnp.zeros((problem.p, 0))
         X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
         if size is not None and not isinstance(problem.inputs, Samples):
             X = jax.random.normal(purpose_key(key, Purpose.DATASET), (size, problem.d), precision).astype(jnp.float64)
             y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
         words = jax.random.key_data(purpose_key(key, Purpose.DATA)).astype(jnp.uint32)
-        return Weights(W, V, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
+        return at_rest(training, W, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
 
     return jax.vmap(one)(overlaps.Q, overlaps.M, overlaps.a, keys)
 
@@ -337,8 +326,10 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
     def one(weights: Weights, frozen: Frozen) -> _Trajectory:
         W, _, a = weights
         risk = jnp.zeros(())
+        X, y = frozen.X, frozen.y
         if isinstance(problem.inputs, Samples):
             X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+        if y.shape[0]:
             risk = batch_loss(problem, W, a, X, y) / y.shape[0]
         return _Trajectory(W @ W.T, W @ frozen.W_star.T, a, risk)
 
@@ -405,15 +396,17 @@ def _advance(
 
     def updates(weights: Weights, frozen: Frozen, gradient: Callable[[Weights], tuple[Array, Array]]) -> Weights:
         """All updates on one batch, from its gradient anywhere."""
-        follow = partial(update, problem, training, lengths=frozen.lengths)
+
+        def follow(weights: Weights) -> Weights:
+            wanted = queried(training, weights)
+            found = gradient(wanted)
+            if isinstance(training.reuse, LookAhead):
+                found = gradient(looked_ahead(problem, training.reuse.rate, wanted, found))
+            return update(problem, training, weights, frozen.lengths, found)
+
         if isinstance(training.reuse, Repeated):
-            return jax.lax.fori_loop(
-                0, training.reuse.times, lambda _, weights: follow(weights, gradient=gradient(weights)), weights
-            )
-        if isinstance(training.reuse, LookAhead):
-            W = weights.W - training.reuse.rate / problem.d * gradient(weights)[0]
-            return follow(weights, gradient=gradient(weights._replace(W=W)))
-        return follow(weights, gradient=gradient(weights))
+            return jax.lax.fori_loop(0, training.reuse.times, lambda _, weights: follow(weights), weights)
+        return follow(weights)
 
     def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:
         first = index * layout.steps_per_block

@@ -55,7 +55,7 @@ def written_out(problem: Problem, training: SGD) -> Steps | None:
     """The parts of a step on scalars; None where native code and kernels do not go."""
     p, k, d = problem.p, problem.k, problem.d
     is_fresh = isinstance(problem.inputs, Gaussian) and training.is_fresh and training.trains_first
-    if not is_fresh or p + k > MAX_FIELDS:
+    if not is_fresh or not training.is_classical or p + k > MAX_FIELDS:
         return None
     word, real = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct
     fields = (real((p,), jnp.float64), real((k,), jnp.float64), real((p,), jnp.float64), real((), jnp.float64))

@@ -72,6 +72,8 @@ class OverlapSGD(AbstractDescription):
             return no(
                 f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
             )
+        if not training.is_classical:
+            return no(f"its momentum is heavy ball, but `training.momentum` is {training.momentum}; see `DirectSGD`.")
         batch = training.samples_per_step(problem)
         if not training.is_fresh and batch > MAX_REPEATED:
             return no(f"a batch that is used again may have {MAX_REPEATED} samples at most, but has {batch}.")

@@ -3,6 +3,7 @@
 from twolayer.theory import phase_retrieval as phase_retrieval
 from twolayer.theory.batch_map import BatchMap as BatchMap
 from twolayer.theory.clt import fluctuations as fluctuations
+from twolayer.theory.dmft import DMFT as DMFT
 from twolayer.theory.hdmf import HDMF as HDMF
 from twolayer.theory.mean_field import MeanField as MeanField
 from twolayer.theory.saad_solla import SaadSolla as SaadSolla

@@ -46,7 +46,7 @@ def ode_exit_times(
     the Gaussian moments, and from a second solution at a hundred times the tolerance.
     """
     description = SaadSolla() if description is None else description
-    engine = description.engine.choose(problem)
+    engine = description.engine.choose(problem, description.needed)
     variants = engine.variants()
     data = as_data((description, problem, training))
     span = np.array([0.0, until])

@@ -90,11 +90,16 @@ class SaadSolla(AbstractDescription):
     def references(self) -> tuple[str, ...]:
         return ("saad1995", "goldt2019", "veiga2022", "arnaboldi2023")
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The moments in the equations: gradient flow does without the averages over four fields."""
+        return MOMENTS if self.variance else tuple(name for name in MOMENTS if name != "phi_hd")
+
     def applies(self, problem: Problem, training: SGD) -> Applies:
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 
-        reason = refusal(problem, training, self.engine, MOMENTS)
+        reason = refusal(problem, training, self.engine, self.needed)
         if reason:
             return no(reason)
         batch = training.samples_per_step(problem)
@@ -139,7 +144,7 @@ class SaadSolla(AbstractDescription):
         return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        engine = self.engine.choose(problem)
+        engine = self.engine.choose(problem, self.needed)
         variants = engine.variants()
         watches = [(plan.risk_threshold, None)] if plan.risk_threshold is not None else []
         if plan.overlap_threshold is not None:
@@ -235,4 +240,4 @@ def crossings(
         is_there = watched((Q, M, a), args) <= 0.0
         return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+    return over_starts(one, starts.Q, starts.M, starts.a, jnp.asarray(thresholds))

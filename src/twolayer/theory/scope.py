@@ -18,7 +18,9 @@ def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, .
     if not training.is_fresh:
         return f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
     if training.has_momentum and not momentum:
-        return f"it describes SGD without momentum, but `training.momentum` is {training.momentum:g}."
+        return f"it describes SGD without momentum, but `training.momentum` is {training.momentum}."
+    if not training.is_classical:
+        return f"its momentum is heavy ball, but `training.momentum` is {training.momentum}; `DMFT` covers others."
     try:
         engine.assign(problem, moments)
     except NotApplicable as missing:

@@ -1,6 +1,9 @@
 """How the weights move."""
 
 from twolayer.training.clock import Clock as Clock
+from twolayer.training.momentum import AbstractMethod as AbstractMethod
+from twolayer.training.momentum import HeavyBall as HeavyBall
+from twolayer.training.momentum import Nesterov as Nesterov
 from twolayer.training.schedule import PhasedClock as PhasedClock
 from twolayer.training.schedule import Schedule as Schedule
 from twolayer.training.sgd import SGD as SGD

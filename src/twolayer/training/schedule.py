@@ -36,7 +36,8 @@ class Schedule(eqx.Module):
     Parameters
     ----------
     phases
-        The trainings. On fresh samples without momentum the overlaps where one ends are all that the next one needs.
+        The trainings: all on fresh samples without momentum, where the overlaps at the end of one are all that the next
+        one needs; or all on the same fixed set, in batches of one size, with one kind of momentum.
     switches
         The times at which one gives way to the next: one fewer than phases, increasing.
     """
@@ -53,12 +54,25 @@ class Schedule(eqx.Module):
             )
         if any(later <= before for before, later in zip(self.switches, self.switches[1:], strict=False)):
             raise InvalidInput(f"Argument `switches` must be increasing, but is {list(self.switches)}.")
+        first = self.phases[0]
         for phase in self.phases:
-            if phase.has_fixed_set or phase.has_momentum:
+            if self.has_fixed_set:
+                kinds = [(each.reuse, each.batch_size, each.has_momentum, type(each.method)) for each in (first, phase)]
+                if kinds[0] != kinds[1]:
+                    raise InvalidInput(
+                        "Argument `phases` must share the fixed set, the batch size and the kind of momentum, but "
+                        f"{phase} does not fit {first}."
+                    )
+            elif phase.has_momentum:
                 raise InvalidInput(
-                    "Argument `phases` must be trainings on fresh samples without momentum: a fixed set or a velocity "
-                    "is not carried from one phase to the next."
+                    "Argument `phases` must be trainings without momentum on fresh samples: a velocity is carried from "
+                    "one phase to the next on a fixed set only."
                 )
+
+    @property
+    def has_fixed_set(self) -> bool:
+        """Whether the phases share a set of samples, so that more than the overlaps goes from one to the next."""
+        return any(phase.has_fixed_set for phase in self.phases)
 
     @property
     def learning_rate(self) -> Any:

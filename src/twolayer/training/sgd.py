@@ -10,6 +10,7 @@ from twolayer.core.fields import count, instance, is_traced, leaf, number, stati
 from twolayer.core.registry import register
 from twolayer.problem import Problem, Samples
 from twolayer.training.clock import Clock
+from twolayer.training.momentum import AbstractMethod, HeavyBall, as_momentum
 
 
 class AbstractReuse(eqx.Module):
@@ -116,7 +117,7 @@ class SGD(eqx.Module):
         `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First`, `Both` or `Second`; `Free` or `Sphere`.
     weight_decay, momentum
         :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`,
-        :math:`W^+ = W + V^+`.
+        :math:`W^+ = W + V^+`; or another method, ``momentum=Nesterov(0.9)``.
     """
 
     learning_rate: Any = leaf(number("learning_rate", above=0.0))
@@ -127,7 +128,7 @@ class SGD(eqx.Module):
     layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First(), Both(ratio) or Second(ratio)"))
     constraint: AbstractConstraint = leaf(instance("constraint", AbstractConstraint, "Free() or Sphere()"))
     weight_decay: Any = leaf(number("weight_decay", low=0.0))
-    momentum: Any = leaf(number("momentum", low=0.0, below=1.0))
+    momentum: Any = leaf(as_momentum)
 
     def __init__(
         self,
@@ -176,7 +177,17 @@ class SGD(eqx.Module):
     @property
     def has_momentum(self) -> bool:
         """Whether there is a velocity to carry along."""
-        return is_traced(self.momentum) or float(self.momentum) != 0.0
+        return not self.is_classical or is_traced(self.momentum) or float(self.momentum) != 0.0
+
+    @property
+    def is_classical(self) -> bool:
+        """Whether the momentum is heavy ball or none, given by one number."""
+        return not isinstance(self.momentum, AbstractMethod)
+
+    @property
+    def method(self) -> AbstractMethod:
+        """How past steps enter the next."""
+        return HeavyBall(self.momentum) if self.is_classical else self.momentum
 
     def set_size(self, problem: Problem) -> int | None:
         """The number of samples in the fixed set; None when samples are fresh draws from a Gaussian."""

@@ -27,11 +27,14 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     """The record of a training through all its phases.
 
     On fresh samples the overlaps are a Markov process, so that a phase which begins at the overlaps of the last one,
-    with random numbers of its own, has the law of a run that was never cut.
+    with random numbers of its own, has the law of a run that was never cut. On a fixed set they are not, and the
+    description takes care of all phases itself.
     """
     if isinstance(training, SGD):
         return description.run(problem, training, plan)
     clock = training.clock(problem)
+    if training.has_fixed_set:
+        return description.run_phases(problem, training.phases, tuple(map(int, clock.first_steps)), plan)
     ends = np.append(clock.first_steps[1:], plan.steps[-1])
     pieces: list[Record] = []
     starts, last = plan.starts, int(plan.steps[-1])

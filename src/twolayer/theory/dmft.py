@@ -1,0 +1,256 @@
+"""Dynamical mean-field theory: training on samples that come back, as d and their number grow together."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from twolayer.core.errors import InvalidInput, NotApplicable
+from twolayer.core.fields import as_data, count, static
+from twolayer.core.registry import register
+from twolayer.description import (
+    AbstractDescription,
+    Applies,
+    Exactness,
+    Plan,
+    Record,
+    Status,
+    blanked,
+    first_crossings,
+    is_alive,
+)
+from twolayer.expectation import Auto, Chosen, choose
+from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
+from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.theory.errors import largest
+from twolayer.theory.memory import Path, follow, gradients_per_step
+from twolayer.theory.net import Net, scrambled_net
+from twolayer.theory.typical import Layout, coordinates_needed, make_cloud
+from twolayer.training import SGD
+
+# A batch much smaller than d is another limit, that of the ODE.
+LEAST_RATIO = 0.05
+MAX_NUMBERS = 2**30  # in the coordinates and traces of one cloud
+MAX_COORDINATES = 21_201  # of Sobol's sequence
+
+
+@register
+class DMFT(AbstractDescription):
+    r"""Training on the same :math:`n = \alpha d` samples at every step, as :math:`d \to \infty`.
+
+    .. math::
+        h^t = \vartheta^t + \sum_{s<t} R(t, s)\,g^s, \qquad g^t = \partial_h \tfrac12 (s(h^t) - y)^2, \qquad
+        \mathrm{Cov}(\vartheta^t, \vartheta^s) = C(t, s) = W^t W^{s T}
+
+    The fields of a sample that is used again are not those of a fresh one: they remember its own gradients through the
+    response R of the weights, and the overlaps are no longer Markov. Both kernels follow from averages over this
+    process; see `twolayer.theory.memory` for the equations, in which no covariance is inverted and no kink is special.
+
+    Full batches and mini-batches of a fixed set (`Reused`; drawn with replacement, so that a sample is in a batch a
+    number of times that has Poisson's law), batches used several times in a row (`Repeated`), look-ahead
+    (`LookAhead`) and fresh batches, where it is `BatchMap` by other means; any activation, target, width, label noise
+    and start; both layers, sphere, weight decay, heavy ball, `Nesterov` and every `AbstractMethod` that treats all
+    directions alike. The clock is that of `DirectSGD`; :math:`\eta` of the literature, for a loss that is summed and
+    divided by d, is the learning rate :math:`\gamma`.
+
+    The averages are taken over scrambled Sobol nets with exact first and second moments, the same points at all times.
+    Each scrambling follows the whole training on its own: their mean is the result, their scatter its error. A single
+    run at finite d scatters around it by order :math:`1/\sqrt d`, the mean of many is shifted by order 1/d. Besides the
+    usual variables there are ``training_risk`` (over the set) and the kernels ``C`` and ``R`` between save points.
+
+    Checked against: the Marchenko-Pastur solution of linear networks (to rounding), `BatchMap` (one step, fresh
+    batches, :math:`\alpha \to \infty`), `DirectSGD`, published numbers. See :cite:t:`celentano2021`,
+    :cite:t:`gerbelot2022`, :cite:t:`dandi2024reusing`.
+
+    Parameters
+    ----------
+    samples
+        The number of points in all clouds together; each cloud has the next power of two.
+    scramblings
+        The number of independent clouds.
+    seed
+        Another seed scrambles otherwise.
+    """
+
+    samples: int = static(count("samples", low=2**10, high=2**34), default=2**19)
+    scramblings: int = static(count("scramblings", low=SCRAMBLINGS, high=2**16), default=SCRAMBLINGS)
+    seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        return ("celentano2021", "gerbelot2022", "dandi2024reusing")
+
+    @property
+    def log2_points(self) -> int:
+        """The binary logarithm of the number of points of one cloud."""
+        return max(7, int(np.ceil(np.log2(self.samples / self.scramblings))))
+
+    def applies(self, problem: Problem, training: SGD) -> Applies:
+        reason = _refusal(problem, training)
+        if reason:
+            return Applies(False, Exactness.LIMIT_D, reason)
+        size = training.set_size(problem) or training.samples_per_step(problem)
+        statement = (
+            f"alpha = n/d = {size / problem.d:.3g}; error of a single run O(1/sqrt(d)), here {problem.d**-0.5:.2g} "
+            "times a constant, of the mean O(1/d), at any fixed number of steps; the cost grows with its square"
+        )
+        return Applies(True, Exactness.LIMIT_D, statement)
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        return self.run_phases(problem, (training,), (0,), plan)
+
+    def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
+        steps, training = int(plan.steps[-1]), phases[0]
+        nets, layout, share = self._nets(problem, training, steps)
+        size = training.set_size(problem) or training.samples_per_step(problem)
+        alpha = np.asarray(size / problem.d)
+        made, methods = as_data((problem, phases))
+        rows: list[list[_Seen]] = []
+        for net in nets:
+            cloud = make_cloud(made, plan.starts.P, layout, share, net, self.log2_points)
+            rows.append([])
+            for replica in range(plan.replicas):
+                start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
+                path = follow(made, methods, firsts, alpha, start, cloud, steps)
+                rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
+                plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
+        clouds = [_Seen(*(np.stack(x) for x in zip(*each, strict=True))) for each in rows]
+        return self._record(problem, training, plan, clouds)
+
+    def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
+        """The nets of all clouds, the frame, and the part of the set that is in a batch (None: all of it)."""
+        layout = Layout(problem.k, problem.p, gradients_per_step(training) * (steps + 1))
+        share = None
+        if training.has_fixed_set and training.batch_size is not None:
+            share = np.asarray(training.batch_size / (training.set_size(problem) or 1), dtype=np.float64)
+        needed = coordinates_needed(layout, share is not None)
+        if 2 * layout.size * 2**self.log2_points > MAX_NUMBERS or needed > MAX_COORDINATES:
+            raise InvalidInput(
+                f"`DMFT` remembers every step: {steps} steps of {problem.p} neurons with clouds of "
+                f"{2**self.log2_points} points are too many; lower `until` or `samples`."
+            )
+        if needed >= 2**self.log2_points:
+            raise InvalidInput(
+                f"Argument `samples` of `DMFT` is {self.samples}: clouds need more than {needed} points for {steps} "
+                "steps."
+            )
+        seeds = range(self.seed * self.scramblings, (self.seed + 1) * self.scramblings)
+        return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], layout, share
+
+    def _record(self, problem: Problem, training: SGD, plan: Plan, clouds: "list[_Seen]") -> Record:
+        engine = choose(problem, ("excess_risk",))
+        alive = np.all([is_alive(seen.Q, seen.a, plan.limit) for seen in clouds], axis=0)
+        lost = ~np.logical_and.accumulate(alive, axis=1)
+        clouds = [_Seen(*(blanked(lost, x) for x in seen)) for seen in clouds]
+        result = by_scatter(tuple(clouds))
+        mean, spread = result.value, _Seen(*(np.maximum.accumulate(x, axis=1) for x in result.error))
+
+        def risks(variant: Chosen, seen: _Seen) -> np.ndarray:
+            return np.asarray(_risks(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
+
+        # How the overlaps scatter is how the risk does; for that one variant of the engine is enough.
+        variants = engine.variants()
+        found = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
+        risk, engine_error = (np.asarray(each["excess_risk"]) for each in (found.value, found.error))
+        scatter = by_scatter(tuple(risks(variants[0], seen) for seen in clouds)).error
+        risk_error = np.maximum.accumulate(scatter + engine_error, axis=1)
+        overlap_error = largest(spread.Q, spread.M, spread.a)
+        others = {}
+        if training.has_fixed_set:
+            others |= {"training_risk": mean.training_risk, "training_risk_error": spread.training_risk}
+        others |= {"C": mean.C, "C_error": spread.C.max(axis=(-2, -1))}
+        if gradients_per_step(training) == 1:
+            others |= {"R": mean.R, "R_error": spread.R.max(axis=(-2, -1))}
+        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
+        crossings = first_crossings(plan, risk, mean.Q, mean.M)
+        name = f"{engine.name}; sample process: {len(clouds)} scrambled nets of {2**self.log2_points} points"
+        return Record(mean.Q, mean.M, mean.a, risk, risk_error, overlap_error, status, *crossings, name, others=others)
+
+
+class _Seen(NamedTuple):
+    """What is kept of a path, at the save points."""
+
+    Q: Any
+    M: Any
+    a: Any
+    training_risk: Any
+    C: Any  # (times, earlier, p, p)
+    R: Any
+
+
+def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
+    """Overlaps and kernels of a path at the save points."""
+    p, k = problem.p, problem.k
+    B = np.asarray(path.B)[steps]
+    C = np.einsum("tix,sjx->tsij", B, B)
+    M = B[:, :, :k] @ np.linalg.cholesky(P).T
+    R = np.zeros((len(steps), len(steps), p, p))
+    if gradients_per_step(training) == 1 and np.all(np.isfinite(B)):
+        whole = _behind(B[:, :, k + p :].reshape(len(steps) * p, -1), path.gram) / np.sqrt(alpha)
+        R = np.moveaxis(whole.reshape(len(steps), p, -1, p)[:, :, steps], 1, 2)
+    return _Seen(C[np.arange(len(steps)), np.arange(len(steps))], M, path.a[steps], path.training_risk[steps], C, R)
+
+
+def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """What multiplied by the factor gives the rows: noise of a weight in terms of noise of the gradients.
+
+    A gradient that added nothing of its own has no pivot, and no response is ascribed to it.
+    """
+    from scipy.linalg import solve_triangular
+
+    is_free = np.diagonal(gram) > 0.0
+    whole = gram + np.diag(np.where(is_free, 0.0, 1.0))
+    return np.where(is_free, solve_triangular(whole, rows.T, lower=True, trans=1).T, 0.0)
+
+
+@eqx.filter_jit
+def _risks(engine: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Array:
+    """The excess risk at overlaps (rows, times, ...)."""
+
+    def one(row: tuple[Array, Array, Array]) -> Array:
+        return engine.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
+
+    flat = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
+    return jax.lax.map(one, flat, batch_size=8).reshape(a.shape[:2])
+
+
+def _refusal(problem: Problem, training: SGD) -> str:
+    """Why the theory does not hold; empty if it does."""
+    if not isinstance(problem.inputs, Gaussian):
+        return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
+    if not isinstance(problem.loss, Square):
+        return f"it describes the square loss, but `problem.loss` is {problem.loss}."
+    batch = training.samples_per_step(problem)
+    if batch < LEAST_RATIO * problem.d:
+        return (
+            f"it needs batches that grow with d, of {LEAST_RATIO:g} d at least, but `batch_size` is {batch} at d = "
+            f"{problem.d}; `SaadSolla` and `BatchMap` cover small batches of fresh samples."
+        )
+    if not training.is_classical and not turns_with_the_inputs(training):
+        return f"the method {training.momentum} does not commute with rotations of the inputs; `DirectSGD` covers it."
+    try:
+        Auto().assign(problem, ("excess_risk",))
+    except NotApplicable as missing:
+        return str(missing)
+    return ""
+
+
+def turns_with_the_inputs(training: SGD) -> bool:
+    """Whether a step from turned weights is the turned step: tried out on random numbers."""
+    from twolayer.core.precision import double
+
+    rng, p, n = np.random.default_rng(0), 2, 5
+    method = training.method
+    turn = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    with double():
+        W, V, move = (jnp.asarray(rng.standard_normal((rows, n))) for rows in (p, p * method.memory, p))
+
+        def outcome(turn: Any) -> list[Array]:
+            moved = method.advance(W @ turn, V @ turn, move @ turn)
+            return [method.query(W @ turn, V @ turn), *moved]
+
+        pairs = zip(outcome(jnp.eye(n)), outcome(jnp.asarray(turn)), strict=True)
+        return all(bool(jnp.allclose(plain @ turn, turned, rtol=1e-9, atol=1e-9)) for plain, turned in pairs)

@@ -1,0 +1,227 @@
+r"""Training on samples that come back: the weights in a growing orthonormal frame, and one sample's coordinates in it.
+
+Gaussian inputs that have been used for a step are no longer independent of the weights. What they know is finite: write
+the weights as :math:`W^t = B^t E` with orthonormal rows E that span the target, the start and the noise of each
+gradient. In the limit a typical sample has independent normal coordinates x along E, moved along the noise of each
+gradient by what the sample itself put there. Everything the dynamics needs are averages over one such sample.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.linalg import cholesky, root
+from twolayer.problem import Overlaps, Problem
+from twolayer.theory.typical import Cloud, Layout
+from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
+
+# A gradient whose part outside of all earlier ones is below this part of its square adds nothing but rounding.
+NOTHING_NEW = 1e-14
+
+
+def gradients_per_step(training: SGD) -> int:
+    """How many gradients a step takes on its batch."""
+    if isinstance(training.reuse, Repeated):
+        return training.reuse.times
+    return 2 if isinstance(training.reuse, LookAhead) else 1
+
+
+class Traces(NamedTuple):
+    """What samples have put into the frame: their gradients, made orthonormal in mean square one after the other."""
+
+    hat: Float[Array, "noise points"]
+    gram: Float[Array, "noise noise"]  # the triangular factor: gradients are this times ``hat``
+
+
+def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
+    r"""Weights with the overlaps of the start, :math:`\hat M = M P_c^{-T}` and :math:`(Q^\perp)^{1/2}`."""
+    M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(start.P), start.M.T, lower=True).T
+    B = jnp.zeros((layout.p, layout.size)).at[:, : layout.k].set(M)
+    return at_rest(training, B.at[:, layout.k : layout.given].set(root(start.perpendicular)), start.a)
+
+
+def fields(
+    layout: Layout, alpha: Any, cloud: Cloud, traces: Traces, B: Float[Array, "p size"], remembered: Array
+) -> Float[Array, "p points"]:
+    r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
+
+    The second part, along the noise of gradients, is the memory: a sample that has been used knows the weights. In the
+    usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
+    ``remembered`` marks the gradients that these very samples have been part of.
+    """
+    return B @ cloud.x + (B[:, layout.given :] * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat
+
+
+def gradient_in_frame(
+    problem: Problem,
+    alpha: Any,
+    layout: Layout,
+    cloud: Cloud,
+    traces: Traces,
+    weights: Weights,
+    number: Any,
+    begin: Any,
+) -> tuple[Gradient, Traces, Float[Array, ""]]:
+    r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; its traces; the risk.
+
+    With :math:`g = \partial_h \tfrac12 (y - s)^2`, times how often a sample is in the batch, and its part
+    :math:`\hat g^t` outside of the earlier ones, :math:`g^t = \sum_{r \le t} G_{tr}\,\hat g^r`,
+    :math:`E[\hat g^r \hat g^{s T}] = \delta_{rs}`,
+
+    .. math:: \tfrac1d \nabla_W \sum_\nu \ell^\nu = \alpha\,E\big[g^t \chi^T\big]\,E, \qquad
+              \chi = x + \hat g / \sqrt\alpha
+
+    whose entries along the noise of gradient r are :math:`\alpha E[g^t x_r^T] + \sqrt\alpha\,G_{tr}`. The first part is
+    the response (Stein's identity: :math:`E[g^t x^T] = \Gamma_\star B^\star + \sum_s \Gamma(t, s) B^s`), valid for
+    discontinuous slopes as for smooth ones, and free of any inverse; the second is the noise
+    :math:`\zeta^t` of covariance :math:`\alpha E[g^t g^{s T}]`.
+
+    Parameters
+    ----------
+    problem, alpha, layout, cloud
+        What is learned; samples in a set over d; the frame; typical samples of the set.
+    traces
+        What these samples have put into the frame before.
+    weights
+        Where the gradient is taken.
+    number, begin
+        The number of the gradient, and of the first that its samples were part of.
+    """
+    p, d = layout.p, problem.d
+    block = jnp.arange(p * layout.gradients) // p
+    remembered = ((block >= begin) & (block < number)).astype(jnp.float64)
+    h = fields(layout, alpha, cloud, traces, weights.W, remembered)
+    c = weights.a * problem.student.scale
+    activation = problem.student.activation
+    units = activation(h)
+    excess = c @ units - cloud.y
+    risk = 0.5 * jnp.sum(cloud.weights * excess**2)
+    if cloud.counts is not None:
+        excess = excess * cloud.counts[number]
+    g = c[:, None] * activation.derivative(h) * excess[None, :]
+    weighted = g * cloud.weights[None, :]
+    past = _averages(weighted, traces.hat) * remembered[None, :]
+    new = g - past @ traces.hat
+    squares = jnp.sum(weighted * g, axis=1)
+    factor = cholesky((new * cloud.weights[None, :]) @ new.T, NOTHING_NEW * squares)
+    hat = jax.lax.dynamic_update_slice(traces.hat, _solved(factor, new), (p * number, 0))
+    row = jax.lax.dynamic_update_slice(past, factor, (0, p * number))
+    gram = jax.lax.dynamic_update_slice(traces.gram, row, (p * number, 0))
+    is_known = jnp.arange(layout.size) < layout.given + p * number
+    U = jnp.where(is_known[None, :], alpha * _averages(weighted, cloud.x), 0.0)
+    U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * row)
+    slope = alpha * problem.student.scale * (units @ (excess * cloud.weights))
+    return (d * U, d * slope), Traces(hat, gram), risk
+
+
+def _averages(weighted: Float[Array, "p points"], rows: Float[Array, "n points"]) -> Float[Array, "p n"]:
+    """The averages of products. With few columns on the right XLA is ten times quicker than with few rows on the left.
+
+    The barrier keeps it from turning the one into the other.
+    """
+    return jax.lax.optimization_barrier(rows @ weighted.T).T
+
+
+def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float[Array, "p points"]:
+    """The inverse of the factor times the points; zero for rows without a pivot."""
+    pivots = jnp.diagonal(factor)
+    is_free = pivots > 0.0
+    whole = factor + jnp.diag(jnp.where(is_free, 0.0, 1.0))
+    inverse = jax.scipy.linalg.solve_triangular(whole, jnp.eye(len(pivots)), lower=True)
+    return jnp.where(is_free[:, None], inverse, 0.0) @ new
+
+
+class Run(NamedTuple):
+    """What stays the same through a run."""
+
+    problem: Problem
+    training: SGD
+    alpha: Any  # samples in a set, or in a batch where there is none, over d
+    lengths: Any  # of the rows at the start
+    cloud: Cloud
+
+
+class Place(NamedTuple):
+    """Where a run is."""
+
+    weights: Weights
+    traces: Traces
+
+
+@eqx.filter_jit
+def begin(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud) -> tuple[Run, Place]:
+    """A run at its start."""
+    size, points = cloud.x.shape
+    layout = Layout(problem.k, problem.p, (size - problem.k - problem.p) // problem.p)
+    noise = layout.size - layout.given
+    traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
+    run = Run(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
+    return run, Place(start_in_frame(training, start, layout), traces)
+
+
+# The traces are written in place; everything else is in the first argument.
+@eqx.filter_jit(donate="all-except-first")
+def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Array]]:
+    """One step of training, and weights, second layer and risk over the set before it."""
+    problem, training, alpha, lengths, cloud = run
+    weights, traces = place
+    noise = traces.hat.shape[0]
+    layout = Layout(problem.k, problem.p, noise // problem.p)
+    each = gradients_per_step(training)
+    before, wanted, risk = weights, queried(training, weights), jnp.asarray(jnp.nan)
+    if training.has_fixed_set and wanted.W is not weights.W:  # else the gradient finds the risk on its way
+        used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
+        h = fields(layout, alpha, cloud, traces, weights.W, used)
+        risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
+        # What reads the traces comes first, or they would be copied before they are written to.
+        risk, traces = jax.lax.optimization_barrier((risk, traces))
+
+    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
+        first = jnp.zeros_like(t) if training.has_fixed_set else each * t
+        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, first)
+
+    if isinstance(training.reuse, LookAhead):
+        ahead, traces, _ = found(wanted, traces, 0)
+        gradient, traces, _ = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
+        weights = update(problem, training, weights, lengths, gradient)
+    else:
+        for m in range(each):
+            wanted = queried(training, weights)
+            gradient, traces, here = found(wanted, traces, m)
+            risk = here if training.has_fixed_set and wanted.W is weights.W else risk
+            weights = update(problem, training, weights, lengths, gradient)
+    return Place(weights, traces), (before.W, before.a, risk)
+
+
+class Path(NamedTuple):
+    """What a run gives at every step."""
+
+    B: Any  # (steps + 1, p, size): the weights in the frame
+    a: Any  # (steps + 1, p)
+    training_risk: Any  # (steps + 1,): over the set, with the noise; NaN where batches are fresh
+    gram: Any  # (noise, noise): the factor of the covariance of the gradients
+
+
+def follow(
+    problem: Problem,
+    phases: tuple[SGD, ...],
+    firsts: tuple[int, ...],
+    alpha: Any,
+    start: Overlaps,
+    cloud: Cloud,
+    steps: int,
+) -> Path:
+    """A run of so many steps, over one cloud, by trainings that each have their first step."""
+    run, place = begin(problem, phases[0], alpha, start, cloud)
+    seen = []
+    for t in range(steps + 1):
+        training = phases[int(np.searchsorted(firsts, t, side="right")) - 1]
+        place, now = step(run._replace(training=training), place, np.asarray(t))
+        seen.append(now)
+    B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
+    return Path(B, a, risk, np.asarray(place.traces.gram))

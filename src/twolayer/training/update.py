@@ -1,0 +1,65 @@
+"""One step of training from a gradient: the one place where the method is written, for weights in any coordinates."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.problem import Problem
+from twolayer.training.sgd import SGD
+
+
+class Weights(NamedTuple):
+    """The weights on their way: rows are vectors of the input space, in orthonormal coordinates."""
+
+    W: Float[Array, "p n"]
+    V: Float[Array, "m v"]  # what the method remembers; of size zero for plain SGD
+    a: Float[Array, " p"]
+
+
+Gradient = tuple[Any, Any]  # of the summed loss, with respect to W and a
+
+
+def at_rest(training: SGD, W: Float[Array, "p n"], a: Float[Array, " p"]) -> Weights:
+    """Weights at their start, with nothing to remember yet."""
+    p, n = W.shape
+    return Weights(W, jnp.zeros((training.method.memory * p, n) if training.has_momentum else (p, 0)), a)
+
+
+def queried(training: SGD, weights: Weights) -> Weights:
+    """The weights at which the method wants the gradient."""
+    if not training.has_momentum:
+        return weights
+    return weights._replace(W=training.method.query(weights.W, weights.V))
+
+
+def looked_ahead(problem: Problem, rate: Any, weights: Weights, gradient: Gradient) -> Weights:
+    r"""Where a step of another rate along the gradient leads, :math:`\tilde W = W - \frac{\rho}{d} \nabla L`."""
+    return weights._replace(W=weights.W - rate / problem.d * gradient[0])
+
+
+def update(
+    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: Gradient
+) -> Weights:
+    r"""One step from the gradient of the summed loss.
+
+    .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
+              a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
+
+    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then
+    returns to its initial length.
+    """
+    W, V, a = weights
+    rate = training.learning_rate / problem.d
+    a = a - training.layer_ratio * rate * gradient[1]
+    if not training.trains_first:
+        return Weights(W, V, a)
+    decay = training.weight_decay * rate * training.samples_per_step(problem)
+    W, move = (1.0 - decay) * W, -rate * gradient[0]
+    if training.has_momentum:
+        W, V = training.method.advance(W, V, move)
+    else:
+        W = W + move
+    if training.is_spherical:
+        W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
+    return Weights(W, V, a)
