@@ -1,5 +1,7 @@
 """The check button: predicted directions by giant steps, slopes of escape times."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -20,10 +22,28 @@ def test_a_wrong_prediction_is_noticed():
     right = tl.learn("z1 + z1*z2").analysis
     wrong = tl.learn("z2 + z1*z2").analysis
     # The staircase of one target, run on another: the check must not agree.
-    import dataclasses
-
     mixed = dataclasses.replace(right, staircase=wrong.staircase)
     assert not check(mixed, largest=30).giant_steps.agrees
+
+
+def test_one_batch_again_finds_what_fresh_batches_do_not():
+    checks = check(tl.learn("he2(z1) + he3(z2)").analysis, largest=10)
+    fresh, again = checks.giant_steps, checks.reused_batch
+    assert fresh.agrees and np.all(fresh.cosines < 1e-9)
+    # E[z2 | y] is not zero, and z1 is protected by its symmetry
+    assert again.agrees and again.directions == ("z2", "z1") and again.predicted == (("z2",),)
+    assert again.cosines[1, 0] > 1e-2 > 10 * again.cosines[1, 1]
+
+
+def test_a_run_may_stop_at_its_first_threshold():
+    problem = tl.Problem(tl.MultiIndex("z1 + 0.01*z2"), tl.Student(1, "linear"), tl.Gaussian(50))
+    training = tl.SGD(0.1, constraint=tl.Sphere())
+    settings = {"until": 3.0, "save": 2, "replicas": 16, "overlap_threshold": 0.7}
+    run = tl.evolve(problem, training, tl.OverlapSGD(), stop_at_threshold="any", **settings)
+    whole = tl.evolve(problem, training, tl.OverlapSGD(), stop_at_threshold=True, **settings)
+    first = run.overlap_time.values[:, 0]
+    assert np.all(np.isfinite(first)) and np.all(run.status.values == 3)
+    assert np.array_equal(first, whole.overlap_time.values[:, 0]) and np.all(whole.status.values == 0)
 
 
 @pytest.mark.slow

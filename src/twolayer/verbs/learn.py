@@ -105,7 +105,7 @@ def learn(
     noise, learning_rate, spherical
         Label noise, learning rate (the best one when None) and constraint for that time.
     verify
-        Whether the predictions are run: giant steps by `BatchMap`, escape times against d by `OverlapSGD`.
+        Whether the predictions are run: giant steps by `BatchMap` and `DMFT`, escape times against d by `OverlapSGD`.
     seed, largest
         The seed of these runs, and the largest dimension.
     progress

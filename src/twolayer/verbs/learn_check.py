@@ -1,5 +1,6 @@
 """The check button of `learn`: what the analysis predicts, run by the accounts that know nothing of it."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,19 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.precision import double
+from twolayer.description import AbstractDescription
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import learning_rate_exponent
-from twolayer.learnability.stages import Staircase
+from twolayer.learnability.stages import Stage, Staircase
 from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Problem, RandomStart, Student
 from twolayer.problem.activations import HermiteActivation
 from twolayer.simulation import OverlapSGD
-from twolayer.theory import BatchMap
+from twolayer.theory import DMFT, BatchMap
 from twolayer.theory.plateau import LEFT, Plateau, plateau
-from twolayer.training import SGD, Sphere
+from twolayer.training import SGD, AbstractReuse, Fresh, Reused, Sphere
 from twolayer.verbs.evolve import evolve
 
 # Giant steps: width of the student, samples over d, step size in units of the width.
 WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4
+DMFT_SAMPLES = 2**16
 # A direction is found where a neuron has this cosine with it; below the second number it is not there.
 FOUND, ABSENT = 1e-3, 1e-6
 # Dimensions and runs for the slope of the escape time, by exponent.
@@ -43,6 +46,7 @@ AGREES = 0.1  # relative deviation of a slope from its prediction that still cou
 class GiantSteps:
     """What giant steps of `BatchMap` found, step by step."""
 
+    account: str
     student: str
     predicted: tuple[tuple[str, ...], ...]
     cosines: np.ndarray  # (steps, directions): largest cosine of a neuron with each direction, in the predicted order
@@ -53,6 +57,7 @@ class GiantSteps:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {
+            "account": self.account,
             "student": self.student,
             "predicted": [list(step) for step in self.predicted],
             "directions": list(self.directions),
@@ -61,7 +66,7 @@ class GiantSteps:
         }
 
     def __str__(self) -> str:
-        head = f"Giant steps (BatchMap, {self.student}): largest cosine of a neuron with each direction"
+        head = f"Giant steps ({self.account}; {self.student}): largest cosine of a neuron with each direction"
         rows = [f"{'':10}" + "".join(f"{name:>18}" for name in self.directions)]
         for step, (row, expected) in enumerate(zip(self.cosines, self.expected, strict=True), start=1):
             cells = (f"{x:.3g}{'' if e else ' (none)'}" for x, e in zip(row, expected, strict=True))
@@ -114,22 +119,23 @@ class Checks:
     """All checks of one analysis, and why some were not made."""
 
     giant_steps: GiantSteps | None
+    reused_batch: GiantSteps | None
     slope: Slope | None
     notes: tuple[str, ...]
 
     @property
     def agrees(self) -> bool:
         """Whether every check that was made agrees."""
-        return all(each is None or each.agrees for each in (self.giant_steps, self.slope))
+        return all(each is None or each.agrees for each in (self.giant_steps, self.reused_batch, self.slope))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        made = {"giant_steps": self.giant_steps, "slope": self.slope}
+        made = {"giant_steps": self.giant_steps, "reused_batch": self.reused_batch, "slope": self.slope}
         plain = {name: None if each is None else each.to_dict() for name, each in made.items()}
         return plain | {"agrees": self.agrees, "notes": list(self.notes)}
 
     def __str__(self) -> str:
-        made = [str(each) for each in (self.giant_steps, self.slope) if each is not None]
+        made = [str(each) for each in (self.giant_steps, self.reused_batch, self.slope) if each is not None]
         return "\n\n".join([*made, *self.notes])
 
 
@@ -152,9 +158,10 @@ def check(
     largest
         The largest dimension for the slope; all of `DIMENSIONS` when None.
     """
-    notes = ["Reused batches were not run: no account of them at large d is here yet."]
+    notes = []
     with double():
         giant = _giant_steps(result, tell)
+        reused = _reused_batch(result, tell)
         stages = result.staircase.stages
         if not stages or stages[0].leap not in DIMENSIONS:
             slope = None
@@ -162,7 +169,7 @@ def check(
             notes.append(f"No slope was measured: the first stage has leap {leap}, and runs would take too long.")
         else:
             slope = _slope(result, seed, tell, largest)
-    return Checks(giant, slope, tuple(notes))
+    return Checks(giant, reused, slope, tuple(notes))
 
 
 # ------------------------------------------------------------------------------------------------- giant steps
@@ -174,51 +181,94 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> Gi
     By the analysis, after t steps the overlaps span the first t stages of leap one, and nothing else. The student sees
     every order (a logistic unit with a bias) unless one was given.
     """
-    k, seen = result.k, result.seen
-    if seen is None:
-        staircase: Staircase = result.staircase
-        activation, name = Custom(_shifted_logistic), f"{WIDTH} logistic units with a bias"
-        student = Student(WIDTH, activation, np.linspace(-1.0, 1.5, WIDTH))
-    else:
-        staircase, student = seen.staircase, seen.student
-        name = f"{student.p} {type(student.activation).__name__} units"
-    giant = [stage for stage in staircase.stages if stage.leap == 1]
-    giant = giant[: next((n for n, stage in enumerate(staircase.stages) if stage.leap != 1), len(giant))]
+    student, name = _judge(result)
+    staircase: Staircase = result.staircase if result.seen is None else result.seen.staircase
+    giant = _of_leap_one(staircase)
     steps = min(len(giant) + 1, MOST_STEPS)
+    run = _from_nothing(result, student, BatchMap(), Fresh(), steps, lambda fraction: tell("giant steps", fraction))
+    values, error = _cosines(result, staircase, run)
+    learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
+    counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
+    expected = np.array([[i < n for i in range(values.shape[1])] for n in counts])
+    agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < ABSENT + 10.0 * error))
+    predicted = tuple(tuple(result.words(stage)) for stage in giant)
+    return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), expected, agrees)
+
+
+def _reused_batch(result: Learnability, tell: Callable[[str, float], None]) -> GiantSteps | None:
+    """Follow `DMFT` on one batch of order d that is used again.
+
+    By the analysis, from the second step on all directions of the first stage for any function of the label are there,
+    those of the next stage of leap one a step later, and those of higher leap never in a few steps.
+    """
+    staircase = result.generative
+    if staircase is None or result.seen is not None:
+        return None
+    student, name = _judge(result)
+    giant = _of_leap_one(staircase)
+    steps = min(len(giant) + 1, MOST_STEPS)
+    about = DMFT(samples=DMFT_SAMPLES)
+    reuse = Reused(RATIO)
+    run = _from_nothing(result, student, about, reuse, steps, lambda fraction: tell("one batch again", fraction))
+    values, error = _cosines(result, staircase, run)
+    stage_of = [n for n, stage in enumerate(staircase.stages) for _ in stage.directions]
+    stage_of += [len(staircase.stages)] * len(staircase.unseen)
+    expected = np.array([[n < min(step - 1, len(giant)) for n in stage_of] for step in range(1, steps + 1)])
+    never = np.array([n >= len(giant) for n in stage_of])
+    agrees = bool(np.all(values[expected] > FOUND + error) and np.all(values[:, never] < ABSENT + 2.0 * error))
+    predicted = tuple(tuple(result.words(stage)) for stage in giant)
+    shown = np.broadcast_to(~never, expected.shape)
+    return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), shown, agrees)
+
+
+def _of_leap_one(staircase: Staircase) -> list[Stage]:
+    """The stages before the first of a higher leap."""
+    return list(itertools.takewhile(lambda stage: stage.leap == 1, staircase.stages))
+
+
+def _named(result: Learnability, staircase: Staircase) -> tuple[str, ...]:
+    words = [word for stage in staircase.stages for word in result.words(stage)]
+    return (*words, *(f"unseen {n + 1}" for n in range(len(staircase.unseen))))
+
+
+def _judge(result: Learnability) -> tuple[Student, str]:
+    """The student that was given, or one that sees every order."""
+    if result.seen is not None:
+        student = result.seen.student
+        return student, f"{student.p} {type(student.activation).__name__} units"
+    student = Student(WIDTH, Custom(_shifted_logistic), np.linspace(-1.0, 1.5, WIDTH))
+    return student, f"{WIDTH} logistic units with a bias"
+
+
+def _from_nothing(
+    result: Learnability,
+    student: Student,
+    description: AbstractDescription,
+    reuse: AbstractReuse,
+    steps: int,
+    tell: Callable[[float], None],
+) -> Any:
+    """Giant steps from no overlap at all: batches of order d, and steps of order one."""
     d = 1000
     batch = int(RATIO * d)
-    gamma_d = STRIDE * student.p / max(result.table.scale, 1e-12)
-    training = SGD(gamma_d * d / batch, batch_size=batch)
-    start = GivenOverlaps(np.eye(student.p), np.zeros((student.p, k)))
+    rate = STRIDE * student.p / result.table.scale * d / batch
+    training = SGD(rate, batch_size=None if isinstance(reuse, Reused) else batch, reuse=reuse)
+    start = GivenOverlaps(np.eye(student.p), np.zeros((student.p, result.k)))
     problem = Problem(result.target, student, Gaussian(d), start)
     each = float(training.clock(problem).time_per_step)
-    run = evolve(
-        problem,
-        training,
-        BatchMap(),
-        until=steps * each,
-        save=[n * each for n in range(1, steps + 1)],
-        progress=lambda fraction: tell("giant steps", fraction),
-        throw=False,
-    )
+    save = [n * each for n in range(1, steps + 1)]
+    return evolve(problem, training, description, until=steps * each, save=save, progress=tell, throw=False)
+
+
+def _cosines(result: Learnability, staircase: Staircase, run: Any) -> tuple[np.ndarray, float]:
+    """The largest cosine of a neuron with each direction after each step, and a bound on the numerical error."""
     rows = np.concatenate([*(stage.directions for stage in staircase.stages), staircase.unseen])
-    words = [word for stage in staircase.stages for word in result.words(stage)]
-    words += [f"unseen {n + 1}" for n in range(len(staircase.unseen))]
     inverse = np.linalg.inv(result.root)
     cosines = []
     for M, Q in zip(run.M.values[0, 1:], run.Q.values[0, 1:], strict=True):
         overlap = M @ inverse @ rows.T / np.sqrt(np.diagonal(Q))[:, None]
         cosines.append(np.max(np.abs(overlap), axis=0))
-    learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
-    counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
-    expected = np.array([[i < n for i in range(len(rows))] for n in counts])
-    values = np.array(cosines)
-    absent = (
-        ABSENT + 10.0 * float(np.nan_to_num(np.max(run.overlap_error.values))) if "overlap_error" in run else ABSENT
-    )
-    agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < absent))
-    predicted = tuple(tuple(result.words(stage)) for stage in giant)
-    return GiantSteps(name, predicted, values, tuple(words), expected, agrees)
+    return np.array(cosines), float(np.nan_to_num(np.max(run.overlap_error.values)))
 
 
 def _shifted_logistic(x: Any) -> Any:
