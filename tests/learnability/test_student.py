@@ -44,16 +44,13 @@ def test_the_plateau_of_phase_retrieval_is_the_known_one(p):
 
 
 def test_exponent_one_leaves_at_the_speed_of_the_first_tensor():
-    answer = tl.learn("z1 + z1*z2", "erf", d=500)
-    # a sigma_1 C_1 = 1/sqrt(pi)
-    assert answer.plateau.exponent == 1 and answer.plateau.speed == pytest.approx(1 / np.sqrt(np.pi), rel=1e-6)
+    target = tl.Committee(1, "erf")
+    answer = tl.learn(target, "erf", d=500)
+    # a sigma_1 C_1 with sigma_1 = C_1 = 1/sqrt(pi)
+    assert answer.plateau.exponent == 1 and answer.plateau.speed == pytest.approx(1 / np.pi, rel=1e-6)
+    start = tl.GivenOverlaps(np.eye(1), np.zeros((1, 1)))
     ode = tl.evolve(
-        tl.Problem(
-            tl.MultiIndex("z1 + z1*z2"),
-            tl.Student(1, "erf"),
-            tl.Gaussian(500),
-            tl.GivenOverlaps(np.eye(1), np.zeros((1, 2))),
-        ),
+        tl.Problem(target, tl.Student(1, "erf"), tl.Gaussian(500), start),
         tl.SGD(answer.plateau.learning_rate, constraint=tl.Sphere()),
         tl.SaadSolla(),
         until=3 * answer.plateau.time,

@@ -10,11 +10,11 @@ from twolayer.verbs.learn_check import check
 
 
 def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
-    found = tl.learn("z1 + z1*z2", verify=True, largest=100)
+    found = tl.learn("z1 + z1*z2", verify=True, largest=30)
     giant = found.checks.giant_steps
-    assert giant.agrees and giant.predicted == (("z1",), ("z2",))
+    assert giant.agrees and giant.predicted == (("z1",), ("z2",)) and found.checks.reused_batch.agrees
     assert giant.cosines[0, 0] > 0.1 and giant.cosines[0, 1] < 1e-9 and giant.cosines[1, 1] > 1e-3
-    assert found.checks.slope.dimensions == (30,) and "as predicted" in str(found)
+    assert found.checks.slope is None and "No slope" in str(found) and "as predicted" in str(found)
     assert found.to_dict()["verify"]["giant_steps"]["agrees"]
 
 
@@ -26,6 +26,7 @@ def test_a_wrong_prediction_is_noticed():
     assert not check(mixed, largest=30).giant_steps.agrees
 
 
+@pytest.mark.slow
 def test_one_batch_again_finds_what_fresh_batches_do_not():
     checks = check(tl.learn("he2(z1) + he3(z2)").analysis, largest=10)
     fresh, again = checks.giant_steps, checks.reused_batch

@@ -22,6 +22,7 @@ from twolayer.theory import DMFT, BatchMap
 from twolayer.theory.plateau import LEFT, Plateau, plateau
 from twolayer.training import SGD, AbstractReuse, Fresh, Reused, Sphere
 from twolayer.verbs.evolve import evolve
+from twolayer.verbs.exit_result import finite
 
 # Giant steps: width of the student, samples over d, step size in units of the width.
 WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4
@@ -96,11 +97,11 @@ class Slope:
             "exponent": self.exponent,
             "definition": self.definition,
             "d": list(self.dimensions),
-            "steps": list(self.steps),
-            "stderr": list(self.errors),
+            "steps": [finite(x) for x in self.steps],
+            "stderr": [finite(x) for x in self.errors],
             "runs": list(self.runs),
-            "slope": self.slope,
-            "slope_error": self.slope_error,
+            "slope": finite(self.slope),
+            "slope_error": finite(self.slope_error),
             "predicted": self.predicted,
             "agrees": self.agrees,
         }
@@ -167,6 +168,9 @@ def check(
             slope = None
             leap = stages[0].leap if stages else None
             notes.append(f"No slope was measured: the first stage has leap {leap}, and runs would take too long.")
+        elif len(_chosen(stages[0].leap, largest)) < 2:
+            slope = None
+            notes.append(f"No slope was measured: it takes two dimensions of {DIMENSIONS[stages[0].leap]}.")
         else:
             slope = _slope(result, seed, tell, largest)
     return Checks(giant, reused, slope, tuple(notes))
@@ -296,7 +300,7 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
     amplitude = MODEST * size / math.factorial(leap)
     student = Student(1, HermiteActivation(leap), np.array([amplitude]))
     target = _in_basis(result, direction)
-    chosen = [(d, runs) for d, runs in zip(DIMENSIONS[leap], RUNS[leap], strict=True) if d <= (largest or d)]
+    chosen = _chosen(leap, largest)
     found, errors = [], []
     problem = Problem(target, student, Gaussian(chosen[0][0]))
     known = plateau(problem)
@@ -324,6 +328,11 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
         errors.append(error)
     dimensions, counts = zip(*chosen, strict=True)
     return _fitted(leap, dimensions, np.array(found), np.array(errors), counts, known)
+
+
+def _chosen(leap: int, largest: int | None) -> list[tuple[int, int]]:
+    """Dimensions, and runs in each."""
+    return [(d, runs) for d, runs in zip(DIMENSIONS[leap], RUNS[leap], strict=True) if d <= (largest or d)]
 
 
 def _rate(known: Plateau, leap: int, drift: float, d: int, first: int) -> tuple[float, float]:
