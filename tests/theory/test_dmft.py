@@ -348,6 +348,7 @@ def test_reuse_learns_what_fresh_batches_do_not():
 # ------------------------------------------------------------------------------------- errors, edges and refusals
 
 
+@pytest.mark.slow
 def test_errors_are_honest():
     """Coarse results against a fine one: the spread over ten seeds is that of the stated standard error."""
     problem, training = two_index("relu"), tl.SGD(0.8, reuse=tl.Reused(1.5))
