@@ -60,13 +60,11 @@ def in_dimension(replicas: int) -> tuple[list, list]:
 
 
 def in_batch(replicas: int) -> list:
-    """Panel (c): n_b = d / 4 and gamma n_b / d = 1/4, so that only the size changes."""
-    sizes, until = np.array([16, 32, 64, 128, 256]), 0.5
-    start = tl.GivenOverlaps([[1.0, 0.1], [0.1, 1.0]], [[0.3, -0.1], [0.1, 0.4]])
-    single, mean = [], []
+    """Panel (c): three steps at d = n_b / 2 and a given gamma, so that only the size changes."""
+    sizes, single, mean = np.array([80, 160, 320, 640]), [], []
     for n_b in sizes:
-        problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(4 * int(n_b)), start=start)
-        training = tl.SGD(1.0, batch_size=int(n_b))
+        problem, training = phase_retrieval(int(n_b) // 2), tl.SGD(0.05, batch_size=int(n_b), constraint=SPHERE)
+        until = float(training.clock(problem).time(3))
         exact = at_end(problem, training, tl.OverlapSGD(), until, replicas)
         limit = at_end(problem, training, tl.BatchMap(), until)[0]
         error = np.sqrt(exact.var() / replicas)
@@ -97,7 +95,8 @@ def in_width(draws: int) -> list:
         own.append((abs(np.mean(gaps)), np.std(gaps) / np.sqrt(draws)))
         # The flow from one draw of the units against the ODE from another.
         apart = (others[:, None, 1] - others[None, :, 0])[~np.eye(draws, dtype=bool)]
-        anew.append((np.sqrt(np.mean(apart**2)), 0.0))
+        rms = np.sqrt(np.mean(apart**2))
+        anew.append((rms, rms / np.sqrt(2.0 * draws)))
     return [distances("own units", widths, own, -1.0), distances("another draw, rms", widths, anew, -0.5)]
 
 
@@ -110,8 +109,8 @@ def main() -> None:
     panels = {
         ("SaadSolla", "dimension  $d$"): a,
         ("SDE", "dimension  $d$"): b,
-        ("BatchMap", "batch size  $n_b$"): in_batch(asked.replicas // 10),
-        ("HDMF", "width  $p$"): in_width(16),
+        ("BatchMap", "batch size  $n_b$"): in_batch(asked.replicas // 5),
+        ("HDMF", "width  $p$"): in_width(32),
     }
     for (name, _), curves in panels.items():
         for curve in curves:

@@ -9,6 +9,7 @@ import twolayer as tl
 from twolayer.verbs.learn_check import check
 
 
+@pytest.mark.slow
 def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
     found = tl.learn("z1 + z1*z2", verify=True, largest=30)
     giant = found.checks.giant_steps
