@@ -78,3 +78,9 @@ def test_what_learn_refuses():
         tl.learn("z1", "rellu")
     with pytest.raises(tl.InvalidInput, match="own P"):
         tl.learn("z1*z2", "relu", d=100, P=np.array([[1.0, 0.5], [0.5, 1.0]]))
+
+
+def test_rounding_is_no_speed():
+    """An odd student sees the second order of nothing: no time scale, rather than one of 10^37 steps."""
+    found = tl.learn("he2(z1) + z1*z2*z3", "erf", d=1000).plateau
+    assert found.exponent is None and found.steps is None

@@ -1,6 +1,5 @@
 """How fast distances shrink: points with error bars on logarithmic axes, and lines of the expected order."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +9,7 @@ from matplotlib.figure import Figure
 from twolayer.core.errors import InvalidInput
 from twolayer.plots.style import DARK_GREY, MARKERS, PAGE, PALETTE, new_figure, put_title, style
 
-PANEL_WIDTH, PANEL_HEIGHT = PAGE / 4.0, 2.2
+PANEL_HEIGHT = 2.3
 
 
 class Distances(NamedTuple):
@@ -30,7 +29,7 @@ class Distances(NamedTuple):
         return float(np.polyfit(np.log(sizes), np.log(values), 1, w=weights)[0])
 
 
-def convergence(panels: Mapping[tuple[str, str], Sequence[Distances]], title: str | None = None) -> Figure:
+def convergence(panels: Any, title: str | None = None) -> Figure:
     """Distances against sizes, a panel for each theory.
 
     Parameters
@@ -42,26 +41,32 @@ def convergence(panels: Mapping[tuple[str, str], Sequence[Distances]], title: st
 
     Returns
     -------
-    A figure with the panels in a row. Points have bars of two standard errors; the legends give the fitted slopes; the
-    thin lines have the expected order and pass through the first point.
+    A figure as wide as a page, two panels in a row. Points have bars of two standard errors; the legends give the
+    fitted slopes; the thin lines have the expected order and pass through the first point.
     """
     if not panels or not all(isinstance(each, Distances) for curves in panels.values() for each in curves):
         raise InvalidInput("Argument `panels` must hold lists of `Distances` under pairs (title, label of the axis).")
     with style():
-        figure = new_figure(max(2.0, float(len(panels))) * PANEL_WIDTH, PANEL_HEIGHT)
-        for ax, ((name, label), curves) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-        ):
+        rows = -(-len(panels) // 2)
+        figure = new_figure(PAGE, PANEL_HEIGHT * rows)
+        grid = figure.subplots(rows, 2, squeeze=False)
+        for ax, ((name, label), curves) in zip(grid.flat, panels.items(), strict=False):
             for number, curve in enumerate(curves):
                 _draw(ax, curve, number)
             ax.set_xscale("log")
             ax.set_yscale("log")
+            sizes = sorted({float(size) for curve in curves for size in curve.sizes})
+            ax.set_xticks(sizes, [f"{size:g}" for size in sizes])
+            ax.xaxis.minorticks_off()
             ax.set_title(name)
             ax.set_xlabel(label)
             low, high = ax.get_ylim()
-            ax.set_ylim(low, high * (high / low) ** (0.14 * len(curves)))  # room for the legend
-            ax.legend(loc="upper right", fontsize=6.5, handlelength=1.0, borderaxespad=0.4)
-        figure.axes[0].set_ylabel("distance")
+            ax.set_ylim(low, high * (high / low) ** (0.13 * len(curves)))  # room for the legend
+            ax.legend(loc="upper right")
+        for ax in grid.flat[len(panels) :]:
+            ax.set_axis_off()
+        for row in grid:
+            row[0].set_ylabel("distance")
         put_title(figure, title)
     return figure
 

@@ -81,7 +81,7 @@ def _draw_stairs(ax: Axes, analysis: Learnability) -> None:
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     if has_other:
-        ax.legend(loc="lower right", fontsize=6.5, handlelength=2.2)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), fontsize=7.0, handlelength=2.2)  # covers nothing
 
 
 def _differs(first: Staircase, second: Staircase) -> bool:

@@ -82,7 +82,8 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     v, both = jax.device_get(_linearised(engine, *data, jnp.asarray(root), jnp.asarray(a)))
     A, with_noise = both.reshape(2, v.size, v.size)
     B = A - with_noise
-    scale = float(np.max(np.abs(A))) + float(np.max(np.abs(v))) + 1e-300
+    # The decay by noise is there for every target: beside it what is nothing but rounding shows.
+    scale = sum(float(np.max(np.abs(x))) for x in (A, B, v))
     turning = float(np.max(np.diagonal(B)))
     speed = float(np.max(np.linalg.norm(v, axis=1)))
 
