@@ -40,7 +40,7 @@ def gram(
     activation: Any = "relu",
     *,
     layers: str = "first",
-    kappa: float = 1.0,
+    kappa: float | int = 1.0,
     others: Any = None,
 ) -> np.ndarray:
     r"""The Gram matrix of an infinitely wide network, :math:`H^\infty`.
@@ -71,6 +71,13 @@ def gram(
     ----------
     :cite:t:`arora2019`, equation 4.
     """
+    return gram_with_error(X, activation, layers, kappa, others)[0]
+
+
+def gram_with_error(
+    X: Any, activation: Any = "relu", layers: str = "first", kappa: float | int = 1.0, others: Any = None
+) -> tuple[np.ndarray, float]:
+    """What `gram` returns, and a bound on the error of an entry beyond the rounding of inner products."""
     activation = as_activation(activation)
     layers = choice("layers", LAYERS)(layers)
     kappa = number("kappa", above=0.0)(kappa)
@@ -82,7 +89,7 @@ def gram(
     H = _products(U) if others is None else U @ V.T
     scales = (norms, other_norms) if profile.is_homogeneous else None
     _apply(H, U, V, profile, scales, is_symmetric=others is None)
-    return H
+    return H, profile.error * (float(np.max(norms) * np.max(other_norms)) if scales else 1.0)
 
 
 def unit_rows(X: Any, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
