@@ -3,11 +3,13 @@
 State a learning problem once; simulate it at finite d, predict it by theory, and compare the two.
 """
 
+from twolayer import kernel as kernel
 from twolayer.core.errors import ComputationFailed as ComputationFailed
 from twolayer.core.errors import InvalidInput as InvalidInput
 from twolayer.core.errors import NotApplicable as NotApplicable
 from twolayer.core.precision import precision as precision
 from twolayer.data import load as load
+from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
 from twolayer.description import AbstractDescription as AbstractDescription
 from twolayer.expectation import Auto as Auto

@@ -61,7 +61,7 @@ def test_prediction_improves_with_width():
     X, y = unit(40, 10), labels(40)
     found = spectrum(X)
     predicted = found.residuals(y, 60, 0.5)
-    widths, seeds = (256, 2048, 16384), range(4)
+    widths, seeds = (256, 1024, 4096, 8192), range(3)
     gaps, flips, distances = [], [], []
     for m in widths:
         runs = [train(X, y, width=m, eta=0.5, steps=60, seed=seed) for seed in seeds]
@@ -70,7 +70,7 @@ def test_prediction_improves_with_width():
         distances.append(np.mean([np.linalg.norm(run.initial_gram - gram(X)) for run in runs]))
     slopes = [np.polyfit(np.log(widths), np.log(values), 1)[0] for values in (gaps, flips, distances)]
     assert np.all(np.abs(np.array(slopes) + 0.5) < 0.12), (slopes, gaps, flips, distances)
-    assert gaps[-1] < 0.02 * np.sqrt(40.0)
+    assert gaps[-1] < 0.03 * np.sqrt(40.0)
 
 
 def test_small_start_is_less_lazy_than_the_antisymmetric_one():
@@ -79,7 +79,7 @@ def test_small_start_is_less_lazy_than_the_antisymmetric_one():
     runs = {start: train(X, y, width=4096, eta=0.3, steps=60, start=start) for start in ("small", "antisymmetric")}
     gaps = {start: np.max(np.abs(run.residuals - predicted)) for start, run in runs.items()}
     assert gaps["antisymmetric"] < 0.5 * gaps["small"]
-    assert runs["antisymmetric"].flip_share < 0.02 < runs["small"].flip_share
+    assert runs["antisymmetric"].flip_share < 0.05 < 0.1 < runs["small"].flip_share
 
 
 def test_single_precision_is_close():

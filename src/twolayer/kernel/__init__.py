@@ -1,13 +1,13 @@
 """Lazy training on a data set: Gram matrices, predicted and actual training, complexity, provable bounds."""
 
-from twolayer.kernel.matrices import gram as gram
-from twolayer.kernel.matrices import network_gram as network_gram
-from twolayer.kernel.matrices import parallel_pairs as parallel_pairs
 from twolayer.kernel.eigen import Spectrum as Spectrum
 from twolayer.kernel.eigen import complexity as complexity
 from twolayer.kernel.eigen import decompose as decompose
 from twolayer.kernel.eigen import explain_singular as explain_singular
 from twolayer.kernel.eigen import residuals as residuals
 from twolayer.kernel.eigen import spectrum as spectrum
+from twolayer.kernel.matrices import gram as gram
+from twolayer.kernel.matrices import network_gram as network_gram
+from twolayer.kernel.matrices import parallel_pairs as parallel_pairs
 from twolayer.kernel.training import Trained as Trained
 from twolayer.kernel.training import train as train

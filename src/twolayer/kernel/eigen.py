@@ -3,7 +3,7 @@ r"""The spectrum of a Gram matrix, and what it says before anything is trained.
 With :math:`H = \sum_i \lambda_i v_i v_i^\top`, gradient descent of step :math:`\eta` from outputs of zero leaves
 
 .. math:: \|y - u(k)\| = \sqrt{\textstyle\sum_i (1 - \eta\lambda_i)^{2k} (v_i \cdot y)^2}, \qquad
-          \|y - u(t)\| = \sqrt{\textstyle\sum_i e^{-2\lambda_i t} (v_i \cdot y)^2} \quad (\text{gradient flow},\ t = \eta k)
+          \|y - u(t)\| = \sqrt{\textstyle\sum_i e^{-2\lambda_i t} (v_i \cdot y)^2} \quad (\text{flow},\ t = \eta k)
 
 and the test loss of the trained network is below :math:`\sqrt{2\,y^\top H^{-1} y / n}` up to terms that vanish with n.
 """
@@ -97,7 +97,7 @@ class Spectrum:
         return self.eigenvectors @ (kept * self.projections(y))
 
     def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
-        r"""What multiplies the kernel in the prediction at another input: :math:`H^{-1} u(k)`, at infinity without k."""
+        r"""What multiplies the kernel in the prediction at another input: :math:`H^{-1} u(k)`; its limit without k."""
         if k is None:
             self.require_inverse()
             kept = 1.0 / self.eigenvalues

@@ -1,9 +1,9 @@
 r"""Gradient descent of an actual network of relu units on a data set, all samples at each step.
 
 .. math:: u_i = \frac{1}{\sqrt m} \sum_r a_r\,(w_r \cdot x_i)_+, \qquad
-          w_r \leftarrow w_r - \frac{\eta\,a_r}{\sqrt m} \sum_i e_i\,\mathbb 1\{w_r \cdot x_i \ge 0\}\,x_i, \qquad e = u - y
+          w_r \leftarrow w_r - \frac{\eta\,a_r}{\sqrt m} \sum_i e_i\,\mathbb 1\{w_r \cdot x_i \ge 0\}\,x_i
 
-The first layer is trained; :math:`a_r = \pm 1`. Inputs enter through their products :math:`G = X X^\top` alone, so that
+with :math:`e = u - y`. The first layer is trained; :math:`a_r = \pm 1`. Inputs enter through their products :math:`G = X X^\top` alone, so that
 the fields :math:`Z = W X^\top` are followed in place of the weights (the dual form), which is exact and free of d:
 
 .. math:: Z \leftarrow Z - \frac{\eta}{\sqrt m}\,a \odot \big[(\mathbb 1\{Z \ge 0\} \odot e^\top)\,G\big]
@@ -25,7 +25,7 @@ from twolayer.core.precision import double
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
 
 STARTS = ("antisymmetric", "small")
-# Deviations of the weights at the start. With pairs that cancel the outputs are zero at any; without, they must be small.
+# Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
 KAPPA = {"antisymmetric": 1.0, "small": 0.01}
 PRECISIONS = ("double", "single")
 # Steps between two looks at the clock, and numbers in a block of units: what fits the caches, what fills a GPU.
@@ -169,8 +169,8 @@ def _checked(X: Any, y: Any) -> tuple[np.ndarray, Any]:
     if np.max(np.abs(norms - 1.0)) > 1e-6:
         worst = int(np.argmax(np.abs(norms - 1.0)))
         raise InvalidInput(
-            f"Argument `X` must have rows of unit norm, but row {worst} has norm {norms[worst]:.6g}: divide each row by "
-            "its norm."
+            f"Argument `X` must have rows of unit norm, but row {worst} has norm {norms[worst]:.6g}: divide each row "
+            "by its norm."
         )
     if y is not None:
         y = array("y", 1)(y)
