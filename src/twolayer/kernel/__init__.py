@@ -1,5 +1,11 @@
 """Lazy training on a data set: Gram matrices, predicted and actual training, complexity, provable bounds."""
 
+from twolayer.kernel.bounds import PowerSum as PowerSum
+from twolayer.kernel.bounds import cosine as cosine
+from twolayer.kernel.bounds import from_expression as from_expression
+from twolayer.kernel.bounds import linear as linear
+from twolayer.kernel.bounds import power_sum as power_sum
+from twolayer.kernel.bounds import quadratic as quadratic
 from twolayer.kernel.eigen import Spectrum as Spectrum
 from twolayer.kernel.eigen import complexity as complexity
 from twolayer.kernel.eigen import decompose as decompose

@@ -3,7 +3,8 @@ r"""Gradient descent of an actual network of relu units on a data set, all sampl
 .. math:: u_i = \frac{1}{\sqrt m} \sum_r a_r\,(w_r \cdot x_i)_+, \qquad
           w_r \leftarrow w_r - \frac{\eta\,a_r}{\sqrt m} \sum_i e_i\,\mathbb 1\{w_r \cdot x_i \ge 0\}\,x_i
 
-with :math:`e = u - y`. The first layer is trained; :math:`a_r = \pm 1`. Inputs enter through their products :math:`G = X X^\top` alone, so that
+with :math:`e = u - y`. The first layer is trained; :math:`a_r = \pm 1`.
+Inputs enter through their products :math:`G = X X^\top` alone, so that
 the fields :math:`Z = W X^\top` are followed in place of the weights (the dual form), which is exact and free of d:
 
 .. math:: Z \leftarrow Z - \frac{\eta}{\sqrt m}\,a \odot \big[(\mathbb 1\{Z \ge 0\} \odot e^\top)\,G\big]
