@@ -63,6 +63,7 @@ from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
 from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
+from twolayer.verbs import ntk as ntk
 from twolayer.verbs import optimise as optimise
 
 __version__ = "0.1.0"
