@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from twolayer.core.errors import InvalidInput
 from twolayer.plots.style import (
@@ -46,13 +47,15 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
     with style():
         figure = new_figure(PAGE, 2.5)
         left, right = figure.subplots(1, 2)
-        entries = [entry for curve in result.curves for entry in _draw_loss(left, curve, result.n)]
+        entries = [_draw_loss(left, curve, result.n) for curve in result.curves]
+        entries.append((Line2D([], [], color="black", ls=LINESTYLES[3], lw=0.9), "predicted from the spectrum"))
         left.set_xlabel(r"step  $k$")
         left.set_ylabel(r"$\|y - u(k)\|^2/n$")
-        left.set_yscale("log")
+        lowest = min(float(curve.predicted[-1] ** 2) for curve in result.curves) / result.n
+        left.set_yscale("log" if lowest < 0.1 else "linear")
         left.set_xlim(0, max(result.steps, 1))
         entries += _draw_projections(right, result)
-        _legend(figure, entries, 3)
+        _legend(figure, entries, 4)
         put_title(figure, title or _words(result))
     return figure
 
@@ -102,15 +105,12 @@ def _check(result: Any) -> None:
         raise InvalidInput(f"Argument `result` must be what `ntk` returned, but is a {type(result).__name__}.")
 
 
-def _draw_loss(ax: Axes, curve: Curve, n: int) -> list[tuple[Any, str]]:
+def _draw_loss(ax: Axes, curve: Curve, n: int) -> tuple[Any, str]:
     color = COLORS[curve.labels]
-    entries: list[tuple[Any, str]] = []
-    if curve.trained is not None:
-        (line,) = ax.plot(curve.trained.residuals**2 / n, color=color)
-        entries.append((line, f"{curve.labels} labels: network"))
-    shade = "black" if curve.trained is not None else color
-    (line,) = ax.plot(curve.predicted**2 / n, color=shade, ls=LINESTYLES[3], lw=0.9)
-    return [*entries, (line, f"{curve.labels} labels: predicted")]
+    shown = curve.predicted if curve.trained is None else curve.trained.residuals
+    (line,) = ax.plot(shown**2 / n, color=color)
+    ax.plot(curve.predicted**2 / n, color="black", ls=LINESTYLES[3], lw=0.9)
+    return line, f"{curve.labels} labels" + (f", {curve.trained.width} units" if curve.trained is not None else "")
 
 
 def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
@@ -120,15 +120,15 @@ def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
         share = curve.projections**2 / np.sum(curve.projections**2)
         middle, mean = _running_mean(share)
         ax.plot(rank, share, ls="", marker=".", ms=1.0, alpha=0.25, color=COLORS[curve.labels], rasterized=True)
-        (line,) = ax.plot(middle, mean, color=COLORS[curve.labels])
-        entries.append((line, rf"{curve.labels} labels: $(v_i \cdot y)^2/\|y\|^2$"))
+        ax.plot(middle, mean, color=COLORS[curve.labels])
     (line,) = ax.plot(rank, result.eigenvalues / result.n, color=DARK_GREY, ls=LINESTYLES[2], lw=0.9)
     entries.append((line, r"eigenvalue  $\lambda_i/n$"))
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(1, max(result.n, 2))
     lowest = min(float(np.median(curve.projections**2) / np.sum(curve.projections**2)) for curve in result.curves)
-    ax.set_ylim(bottom=max(lowest, 1e-14) / 30.0)
+    ax.set_ylim(bottom=max(min(lowest / 30.0, result.lambda_min / result.n / 2.0), 1e-14))
+    ax.set_ylabel(r"$(v_i \cdot y)^2/\|y\|^2$,  $\lambda_i/n$")
     ax.set_xlabel(r"eigenvector  $i$")
     return entries
 
