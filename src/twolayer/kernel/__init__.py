@@ -12,6 +12,10 @@ from twolayer.kernel.eigen import decompose as decompose
 from twolayer.kernel.eigen import explain_singular as explain_singular
 from twolayer.kernel.eigen import residuals as residuals
 from twolayer.kernel.eigen import spectrum as spectrum
+from twolayer.kernel.free import GramProduct as GramProduct
+from twolayer.kernel.free import SpectralRule as SpectralRule
+from twolayer.kernel.free import lanczos as lanczos
+from twolayer.kernel.free import trace as trace
 from twolayer.kernel.matrices import gram as gram
 from twolayer.kernel.matrices import network_gram as network_gram
 from twolayer.kernel.matrices import parallel_pairs as parallel_pairs

@@ -214,7 +214,7 @@ def check_size(n: int) -> None:
     if n > MOST_ROWS:
         raise InvalidInput(
             f"Argument `X` must have at most {MOST_ROWS} rows for the exact spectrum, which holds two matrices of that "
-            f"size, but has {n}: take a subset."
+            f"size, but has {n}: take a subset, or use `kernel.lanczos`."
         )
 
 

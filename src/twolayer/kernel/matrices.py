@@ -157,6 +157,11 @@ def _apply(
     _on_all_cores(work, chosen)
 
 
+def apply_profile(cosines: np.ndarray, U: np.ndarray, V: np.ndarray, profile: Profile) -> None:
+    """Cosines of the unit rows of two sets to kernel values, in place."""
+    _apply(cosines, U, V, profile, None, is_symmetric=False)
+
+
 def _values(cosines: np.ndarray, U: np.ndarray, V: np.ndarray, profile: Profile) -> np.ndarray:
     rho = np.clip(cosines, -1.0, 1.0)
     theta = np.arccos(rho)
