@@ -49,7 +49,7 @@ def test_traces():
     X = unit(120, 8)
     values = spectrum(X).eigenvalues
     found = trace(GramProduct(X), 120, lambda theta: np.log(theta), probes=10, nodes=40)
-    assert abs(found.value - np.sum(np.log(values))) <= found.error < 0.1 * abs(found.value)
+    assert abs(found.value - np.sum(np.log(values))) <= found.error < 0.2 * abs(found.value)
 
 
 def test_bad_input():

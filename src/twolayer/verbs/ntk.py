@@ -190,9 +190,10 @@ def _distance(first: np.ndarray | None, second: np.ndarray) -> float | None:
 def _remark(curves: list[Curve], notes: list[str]) -> None:
     trained = curves[0].trained
     if trained is not None and trained.flip_share > 0.1:
+        better = "A larger width" + (", or the antisymmetric start," if trained.start == "small" else "")
         notes.append(
-            f"{100.0 * trained.flip_share:.0f}% of the signs flipped: this network is not lazy. A larger width, or the "
-            "antisymmetric start, is nearer to the prediction."
+            f"{100.0 * trained.flip_share:.0f}% of the signs flipped: this network is not lazy. {better} is nearer to "
+            "the prediction."
         )
 
 
