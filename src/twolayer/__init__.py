@@ -3,12 +3,14 @@
 State a learning problem once; simulate it at finite d, predict it by theory, and compare the two.
 """
 
+from twolayer import kernel as kernel
 from twolayer import learnability as learnability
 from twolayer.core.errors import ComputationFailed as ComputationFailed
 from twolayer.core.errors import InvalidInput as InvalidInput
 from twolayer.core.errors import NotApplicable as NotApplicable
 from twolayer.core.precision import precision as precision
 from twolayer.data import load as load
+from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
 from twolayer.description import AbstractDescription as AbstractDescription
 from twolayer.expectation import Auto as Auto
@@ -63,6 +65,7 @@ from twolayer.verbs import evolve as evolve
 from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
 from twolayer.verbs import learn as learn
+from twolayer.verbs import ntk as ntk
 from twolayer.verbs import optimise as optimise
 
 __version__ = "0.1.0"

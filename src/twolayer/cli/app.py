@@ -11,6 +11,7 @@ from twolayer.cli.doctor import doctor
 from twolayer.cli.exit_time import exit_time
 from twolayer.cli.explain import explain
 from twolayer.cli.learn import learn
+from twolayer.cli.ntk import ntk
 from twolayer.cli.run import run
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -37,5 +38,5 @@ def _twolayer(
     """
 
 
-for _command in (run, explain, derive, exit_time, learn, demo, doctor):
+for _command in (run, explain, derive, exit_time, learn, ntk, demo, doctor):
     app.command(_command.__name__.replace("_", "-"))(answering(_command))

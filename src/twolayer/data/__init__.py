@@ -5,6 +5,8 @@ from twolayer.data.deviation import Finding as Finding
 from twolayer.data.deviation import judge_account as judge_account
 from twolayer.data.provenance import attributes as attributes
 from twolayer.data.provenance import versions as versions
+from twolayer.data.samples import load_samples as load_samples
+from twolayer.data.samples import randomise_labels as randomise_labels
 from twolayer.data.schema import validate as validate
 from twolayer.data.store import load as load
 from twolayer.data.store import save as save

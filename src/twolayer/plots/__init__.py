@@ -6,6 +6,8 @@ from twolayer.plots.escape import exit_law as exit_law
 from twolayer.plots.escape import exit_scan as exit_scan
 from twolayer.plots.files import save_figure as save_figure
 from twolayer.plots.kernels import kernels as kernels
+from twolayer.plots.ntk import complexity_sweep as complexity_sweep
+from twolayer.plots.ntk import lazy_training as lazy_training
 from twolayer.plots.orders import Distances as Distances
 from twolayer.plots.orders import convergence as convergence
 from twolayer.plots.staircase import staircase as staircase

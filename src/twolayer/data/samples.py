@@ -1,0 +1,190 @@
+"""Data sets for `Samples`: files and named image sets, with two labels, unit norms, and some labels at random."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array, choice, count, number
+from twolayer.data.images import SETS, load_images
+from twolayer.problem import Samples
+
+SPLITS = ("train", "test")
+SUFFIXES = (".npz", ".csv", ".parquet")
+
+
+def load_samples(
+    source: Any,
+    *,
+    classes: Any = None,
+    n: Any = None,
+    split: str = "train",
+    random_labels: float | int = 0.0,
+    seed: int = 0,
+    normalise: bool = True,
+    data_dir: Any = None,
+    download: bool = False,
+    verify: bool = True,
+) -> Samples:
+    r"""A data set ready for the kernel side: inputs of unit norm, labels of plus and minus one.
+
+    Parameters
+    ----------
+    source
+        ``"mnist"``, ``"fashion-mnist"``, ``"cifar10"``; a file ``.npz`` (arrays ``X`` and ``y``, or ``x_train``,
+        ``y_train``, ``x_test``, ``y_test``), ``.csv`` or ``.parquet`` (labels in the column ``y``, else in the last
+        one); `Samples`; or a pair of arrays.
+    classes
+        Two classes, of which the first becomes +1 and the second -1 and all others are left out; or one, which becomes
+        +1 and all others -1. Without it images are of classes 0 and 1, and labels of other sources stay as they are.
+    n
+        How many samples are kept, from the first on; all without it.
+    split
+        ``"train"`` or ``"test"``, where the source holds both.
+    random_labels, seed
+        The share of labels that are drawn at random, and the seed of which and how; see `randomise_labels`.
+    normalise
+        Whether each input is divided by its Euclidean norm.
+    data_dir, download, verify
+        Where named sets are looked for, whether they are fetched, and whether checksums are compared.
+
+    Returns
+    -------
+    `Samples`, in the order of the source.
+    """
+    split = choice("split", SPLITS)(split)
+    X, y = _read(source, split, data_dir, download, verify)
+    if classes is None and isinstance(source, str) and source in SETS:
+        classes = (0, 1)
+    if classes is not None:
+        X, y = _two_labels(X, y, classes)
+    if n is not None:
+        n = count("n")(n)
+        if n > len(y):
+            raise InvalidInput(f"Argument `n` must be at most {len(y)}, the samples there are, but is {n}.")
+        X, y = X[:n], y[:n]
+    X = array("X", 2)(np.asarray(X, dtype=np.float64).reshape(len(X), -1) if len(X) else X)
+    if normalise:
+        norms = np.linalg.norm(X, axis=1)
+        if not np.all(norms > 0.0):
+            raise InvalidInput(f"Sample {int(np.argmin(norms))} is zero everywhere: it cannot be given unit norm.")
+        X = X / norms[:, None]
+    return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
+
+
+def randomise_labels(y: Any, share: float | int, seed: int = 0) -> np.ndarray:
+    """Labels of which a share is replaced by random ones: plus or minus one with equal probability.
+
+    Which samples these are, and what they get, are functions of the seed: at a larger share the same samples and more
+    get the same labels, so that a sweep over shares is one path.
+    """
+    y = array("y", 1)(y)
+    share = number("random_labels", low=0.0, high=1.0)(share)
+    seed = count("seed", low=0)(seed)
+    if share == 0.0:
+        return y.copy()
+    if not np.all(np.abs(y) == 1.0):
+        raise InvalidInput("Labels must be plus or minus one for some of them to be drawn at random: give `classes`.")
+    rng = np.random.default_rng([seed, 2])
+    order, drawn = rng.permutation(len(y)), rng.choice([-1.0, 1.0], len(y))
+    chosen = order[: round(share * len(y))]
+    changed = y.copy()
+    changed[chosen] = drawn[chosen]
+    return changed
+
+
+def _two_labels(X: np.ndarray, y: np.ndarray, classes: Any) -> tuple[np.ndarray, np.ndarray]:
+    wanted = np.atleast_1d(np.asarray(classes))
+    if wanted.ndim != 1 or len(wanted) not in (1, 2) or len(set(wanted.tolist())) != len(wanted):
+        raise InvalidInput(f"Argument `classes` must be one class or two different ones, but is {classes!r}.")
+    present = np.unique(y)
+    for each in wanted:
+        if each not in present:
+            shown = ", ".join(f"{value:g}" for value in present[:12]) + (", ..." if len(present) > 12 else "")
+            raise InvalidInput(f"Argument `classes` names {each}, but the labels are {shown}.")
+    if len(wanted) == 1:
+        return X, np.where(y == wanted[0], 1.0, -1.0)
+    kept = np.isin(y, wanted)
+    return X[kept], np.where(y[kept] == wanted[0], 1.0, -1.0)
+
+
+def _read(source: Any, split: str, data_dir: Any, download: bool, verify: bool) -> tuple[np.ndarray, np.ndarray]:
+    if isinstance(source, Samples):
+        return np.asarray(source.X), np.asarray(source.y)
+    if isinstance(source, tuple | list) and len(source) == 2:
+        found = Samples(source[0], source[1])
+        return np.asarray(found.X), np.asarray(found.y)
+    if isinstance(source, str) and source in SETS:
+        images = load_images(source, data_dir, download, verify)
+        return (images.x_train, images.y_train) if split == "train" else (images.x_test, images.y_test)
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"Argument `source` must be a file, a name or a pair of arrays, but is {source!r}.")
+    path = Path(source)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InvalidInput(
+            f"Argument `source` must be one of {', '.join(SETS)} or a file {', '.join(SUFFIXES)}, but is "
+            f"{str(source)!r}."
+        )
+    if not path.is_file():
+        raise InvalidInput(f"The file {str(path)!r} does not exist.")
+    reader = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}[path.suffix.lower()]
+    X, y = reader(path, split)
+    if len(X) != len(y) or len(X) == 0:
+        raise InvalidInput(f"The file {str(path)!r} must hold one label per sample, but has {len(X)} and {len(y)}.")
+    return X, y
+
+
+def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for names in ((f"x_{split}", f"y_{split}"), (f"X_{split}", f"y_{split}"), ("X", "y"), ("x", "y")):
+                if all(name in archive for name in names):
+                    return archive[names[0]], np.asarray(archive[names[1]], dtype=np.float64)
+            raise InvalidInput(
+                f"The archive {str(path)!r} must hold `X` and `y`, but holds {', '.join(archive.files)}."
+            )
+    except (OSError, ValueError, TypeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"The archive {str(path)!r} cannot be read: {error}.") from None
+
+
+def _read_csv(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    with path.open(newline="", encoding="utf-8") as file:
+        first = next(csv.reader(file), [])
+    has_header = not all(map(_is_number, first))
+    try:
+        table = np.loadtxt(path, delimiter=",", skiprows=int(has_header), ndmin=2, encoding="utf-8")
+    except ValueError as error:
+        raise InvalidInput(f"The file {str(path)!r} is not a table of numbers: {error}.") from None
+    return _split_columns(table, [name.strip() for name in first] if has_header else [], path)
+
+
+def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise InvalidInput(
+            f"Reading {str(path)!r} needs the package pyarrow: install it (`pip install pyarrow`), or convert the file "
+            "to .npz or .csv."
+        ) from None
+    table = parquet.read_table(path)
+    columns = np.stack([np.asarray(table[name], dtype=np.float64) for name in table.column_names], axis=1)
+    return _split_columns(columns, list(table.column_names), path)
+
+
+def _split_columns(table: np.ndarray, names: list[str], path: Path) -> tuple[np.ndarray, np.ndarray]:
+    if table.shape[1] < 2:
+        raise InvalidInput(f"The file {str(path)!r} must have a column of labels beside its inputs.")
+    place = names.index("y") if "y" in names else table.shape[1] - 1
+    return np.delete(table, place, axis=1), table[:, place]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,265 @@
+r"""Targets that overparametrised relu networks provably learn, with bounds on :math:`\sqrt{y^\top (H^\infty)^{-1} y}`.
+
+For unit inputs and a target :math:`y = \sum_j \alpha_j (\beta_j \cdot x)^{q_j}` with every :math:`q_j` one or even,
+
+.. math:: \sqrt{y^\top (H^\infty)^{-1} y} \le 3 \sum_j q_j |\alpha_j|\,\|\beta_j\|^{q_j}
+
+The kernel has the series :math:`\sum_q c_q \rho^q` with :math:`c_1 = \frac14` and, for even powers, the coefficients of
+:math:`\rho\arcsin(\rho)/2\pi`; all others vanish. So y is a linear function of the tensors
+:math:`\sqrt{c_q}\,x^{\otimes q}`, whose coefficients bound it in turn, and more sharply:
+
+.. math:: \sqrt{y^\top (H^\infty)^{-1} y} \le \Big(\sum_q \frac{1}{c_q} \|T_q\|^2\Big)^{1/2}, \qquad
+          \|T_q\|^2 = \sum_{jl:\,q_j = q_l = q} \alpha_j \alpha_l\,(\beta_j \cdot \beta_l)^q
+
+For a single power the constants are 2, 2.507, 6.140, 9.153 at q = 1, 2, 4, 6 in place of 3, 6, 12, 18.
+"""
+
+import ast
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.fields import array
+from twolayer.core.polynomial import Polynomial
+from twolayer.problem.expression import Expression
+
+# The powers of a cosine go on until their share in the bound is below this part of it.
+NEGLIGIBLE = 1e-17
+# A cosine of a longer vector would need powers whose coefficients overflow.
+LONGEST = 100.0
+
+
+def series_coefficient(q: int) -> float:
+    r"""The coefficient :math:`c_q` of :math:`\rho^q` in :math:`\rho(\pi - \arccos\rho)/2\pi`, zero where there is none.
+
+    .. math:: c_1 = \tfrac14, \qquad c_{2l} = \frac{1}{2\pi}\,\frac{(2l-3)!!}{(2l-2)!!\,(2l-1)}
+    """
+    if q == 1:
+        return 0.25
+    if q < 2 or q % 2:
+        return 0.0
+    # (2l - 3)!! / (2l - 2)!! is the central binomial coefficient of l - 1 over 4^(l - 1).
+    l = q // 2
+    ratio = math.exp(math.lgamma(2 * l - 1) - 2.0 * math.lgamma(l) - (l - 1) * math.log(4.0))
+    return ratio / (2.0 * math.pi * (2 * l - 1))
+
+
+@dataclass(frozen=True)
+class PowerSum:
+    r"""A target :math:`\sum_j \alpha_j (\beta_j \cdot x)^{q_j}`, with powers one or even.
+
+    Linear terms are joined to one, quadratic ones to a symmetric matrix and taken apart along its eigenvectors: no
+    other way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm).
+    """
+
+    alphas: np.ndarray
+    betas: np.ndarray
+    powers: np.ndarray
+
+    def __call__(self, X: Any) -> np.ndarray:
+        """The target at each row of X."""
+        fields = array("X", 2)(X) @ self.betas.T
+        return (fields ** self.powers[None, :]) @ self.alphas
+
+    @property
+    def bound(self) -> float:
+        r"""The bound of the paper, :math:`3 \sum_j q_j |\alpha_j|\,\|\beta_j\|^{q_j}`."""
+        lengths = np.linalg.norm(self.betas, axis=1)
+        return float(3.0 * np.sum(self.powers * np.abs(self.alphas) * lengths**self.powers))
+
+    @property
+    def sharp_bound(self) -> float:
+        """The bound from the tensors of the target, never above that of the paper."""
+        total = 0.0
+        for q in np.unique(self.powers):
+            chosen = self.powers == q
+            products = (self.betas[chosen] @ self.betas[chosen].T) ** q
+            total += max(float(self.alphas[chosen] @ products @ self.alphas[chosen]), 0.0) / series_coefficient(int(q))
+        return math.sqrt(total)
+
+
+def power_sum(terms: Any) -> PowerSum:
+    r"""A target from terms :math:`(\alpha, \beta, q)`; constants and odd powers from three on are refused."""
+    terms = list(terms)
+    if not terms:
+        raise InvalidInput("Argument `terms` must hold at least one term (alpha, beta, power).")
+    linear: Any = 0.0
+    quadratic: Any = 0.0
+    others: list[tuple[float, np.ndarray, int]] = []
+    d = None
+    for alpha, beta, q in terms:
+        beta = array("beta", 1)(beta)
+        d = beta.size if d is None else d
+        if beta.size != d:
+            raise InvalidInput(f"Argument `beta` must have {d} entries in every term, but has {beta.size} in one.")
+        check_power(q)
+        if q == 1:
+            linear = linear + alpha * beta
+        elif q == 2:
+            quadratic = quadratic + alpha * np.outer(beta, beta)
+        else:
+            others.append((float(alpha), beta, int(q)))
+    if np.ndim(linear):
+        others.append((1.0, np.asarray(linear), 1))
+    if np.ndim(quadratic):
+        values, vectors = np.linalg.eigh(quadratic)
+        kept = np.abs(values) > 1e-15 * np.max(np.abs(values), initial=0.0)
+        others += [(float(value), vector, 2) for value, vector in zip(values[kept], vectors.T[kept], strict=True)]
+    others.sort(key=lambda term: term[2])
+    if not others:  # quadratic terms that cancel
+        others = [(0.0, np.zeros(d or 1), 1)]
+    alphas, betas, powers = zip(*others, strict=True)
+    return PowerSum(np.array(alphas), np.stack(betas), np.array(powers))
+
+
+def check_power(q: Any) -> None:
+    """Refuse powers that are outside the theorem."""
+    if int(q) == q and (q == 1 or (q >= 2 and q % 2 == 0)):
+        return
+    if q == 0:
+        reason = "a constant has no part in the kernel"
+    elif int(q) == q and q > 0:
+        reason = "odd powers from three on have no part in the kernel"
+    else:
+        reason = "it is no such number"
+    raise InvalidInput(f"Powers must be 1 or even and positive for a bound, but one is {q}: {reason}.")
+
+
+def linear(beta: Any) -> PowerSum:
+    r"""The target :math:`\beta \cdot x`, with the bound :math:`3\|\beta\|`."""
+    return power_sum([(1.0, beta, 1)])
+
+
+def quadratic(A: Any) -> PowerSum:
+    r"""The target :math:`x^\top A x`, with the bound :math:`6\|A\|_*` (nuclear norm)."""
+    A = array("A", 2)(A)
+    if A.shape[0] != A.shape[1]:
+        raise InvalidInput(f"Argument `A` must be a square matrix, but has shape {A.shape}.")
+    values, vectors = np.linalg.eigh(0.5 * (A + A.T))
+    return power_sum([(value, vector, 2) for value, vector in zip(values, vectors.T, strict=True)])
+
+
+def cosine(beta: Any, alpha: float | int = 1.0) -> PowerSum:
+    r"""The target :math:`\alpha(\cos(\beta \cdot x) - 1)`, with the bound :math:`3\|\beta\|\sinh\|\beta\|` at one."""
+    return power_sum(_cosine_terms(float(alpha), array("beta", 1)(beta)))
+
+
+def _cosine_terms(alpha: float, beta: np.ndarray) -> list[tuple[float, np.ndarray, int]]:
+    """Even powers of a unit vector, until those left out change no digit."""
+    length = float(np.linalg.norm(beta))
+    if length > LONGEST:
+        raise InvalidInput(
+            f"A cosine must have a vector of length {LONGEST:g} at most for a bound, but it is {length:g}."
+        )
+    if length == 0.0:
+        return [(0.0, beta, 2)]
+    terms, largest = [], 0.0
+    for j in itertools.count(1):
+        size = math.exp(2 * j * math.log(length) - math.lgamma(2 * j + 1))
+        terms.append((alpha * (-1.0) ** j * size, beta / length, 2 * j))
+        largest = max(largest, j * size)
+        if j * size < NEGLIGIBLE * largest and 2 * j > length:
+            return terms
+    raise AssertionError("The series of a cosine ends.")
+
+
+def from_expression(text: str, directions: Any) -> PowerSum:
+    r"""A target from a formula in the fields :math:`z_r = \beta_r \cdot x`, such as ``"z1 + 0.5*z1*z2 + cos(z2) - 1"``.
+
+    Parameters
+    ----------
+    text
+        A sum of polynomials in the fields and of cosines of linear forms with constant factors. It is parsed, never
+        evaluated as Python.
+    directions
+        The vectors :math:`\beta_r`, one per row.
+
+    Returns
+    -------
+    The expansion in powers of linear forms. A product of several fields is a sum of powers by polarisation,
+
+    .. math:: z_1^{a_1} \cdots z_k^{a_k} = \frac{1}{2^q q!} \sum_\nu (-1)^{|\nu|} \prod_i \binom{a_i}{\nu_i}
+              \Big(\sum_i (a_i - 2\nu_i) z_i\Big)^q, \qquad q = \sum_i a_i
+
+    A constant that is left and odd powers from three on are refused.
+    """
+    B = array("directions", 2)(directions)
+    formula = Expression(text)
+    k = len(B)
+    if formula.fields > k:
+        raise InvalidInput(f"The formula {text!r} has {formula.fields} fields, but `directions` has {k} rows.")
+    polynomial, cosines = _take_apart(ast.parse(text.strip(), mode="eval").body, k, 1.0)
+    terms: list[tuple[float, np.ndarray, int]] = []
+    for alpha, form in cosines:
+        terms += _cosine_terms(alpha, form @ B)
+    constant = sum(alpha for alpha, _ in cosines)
+    for exponents, coefficient in polynomial.terms.items():
+        q = sum(exponents)
+        if q == 0:
+            constant += coefficient
+        elif coefficient != 0.0:
+            check_power(q)
+            terms += [(coefficient * alpha, form @ B, q) for alpha, form in _polarised(exponents)]
+    if abs(constant) > 1e-12 * (1.0 + sum(abs(alpha) for alpha, _ in cosines)):
+        check_power(0)
+    return power_sum(terms)
+
+
+def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list[tuple[float, np.ndarray]]]:
+    """A sum as its polynomial part and its cosines of linear forms with their factors."""
+    whole = Expression(ast.unparse(node)).polynomial(k)
+    if whole is not None:
+        return whole * factor, []
+    match node:
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            first, one = _take_apart(left, k, factor)
+            second, two = _take_apart(right, k, factor if isinstance(op, ast.Add) else -factor)
+            return first + second, one + two
+        case ast.UnaryOp(op, operand):
+            return _take_apart(operand, k, -factor if isinstance(op, ast.USub) else factor)
+        case ast.BinOp(left, ast.Mult(), right):
+            for scale, rest in ((left, right), (right, left)):
+                value = _number(scale, k)
+                if value is not None:
+                    return _take_apart(rest, k, factor * value)
+        case ast.BinOp(left, ast.Div(), right):
+            value = _number(right, k)
+            if value:
+                return _take_apart(left, k, factor / value)
+        case ast.Call(ast.Name("cos"), [argument]):
+            inner = Expression(ast.unparse(argument)).polynomial(k)
+            if inner is not None and all(sum(exponents) == 1 for exponents, c in inner.terms.items() if c != 0.0):
+                form = np.zeros(k)
+                for exponents, coefficient in inner.terms.items():
+                    form += coefficient * np.asarray(exponents, dtype=float)
+                return Polynomial(k, {}), [(factor, form)]
+    raise InvalidInput(
+        f"The part {ast.unparse(node)!r} has no bound: a target must be a sum of polynomials and of cosines of linear "
+        "forms."
+    )
+
+
+def _number(node: ast.expr, k: int) -> float | None:
+    found = Expression(ast.unparse(node)).polynomial(k)
+    if found is None or found.degree > 0:
+        return None
+    return float(sum(found.terms.values()))
+
+
+def _polarised(exponents: tuple[int, ...]) -> list[tuple[float, np.ndarray]]:
+    """A product of powers of the fields as powers of linear forms; a form and its mirror image are one."""
+    q = sum(exponents)
+    if max(exponents) == q:
+        return [(1.0, (np.asarray(exponents) > 0).astype(float))]
+    found: dict[tuple[int, ...], float] = {}
+    for nu in itertools.product(*(range(a + 1) for a in exponents)):
+        form = tuple(a - 2 * i for a, i in zip(exponents, nu, strict=True))
+        weight = (-1.0) ** sum(nu) * math.prod(math.comb(a, i) for a, i in zip(exponents, nu, strict=True))
+        mirrored = max(form, tuple(-f for f in form))
+        found[mirrored] = found.get(mirrored, 0.0) + weight * (1.0 if mirrored == form else (-1.0) ** q)
+    scale = 2.0**q * math.factorial(q)
+    return [(weight / scale, np.array(form, dtype=float)) for form, weight in found.items() if any(form) and weight]

@@ -1,0 +1,124 @@
+r"""The kernel of a pair of inputs as a function of the angle between them.
+
+For inputs of one norm r, with :math:`\rho = \cos\theta` and weights :math:`w \sim N(0, \kappa^2 I)`,
+
+.. math:: H^\infty = r^2 \rho\,J_2 \quad (\text{first layer}), \qquad I_2 \quad (\text{second layer}), \qquad
+          J_2 = E[\sigma'(\lambda)\sigma'(\lambda')], \quad I_2 = E[\sigma(\lambda)\sigma(\lambda')]
+
+with fields of variance :math:`\kappa^2 r^2` and correlation :math:`\rho`. For the rectifier
+
+.. math:: J_2 = \frac{\pi - \theta}{2\pi}, \qquad I_2 = \kappa^2 r^2\,\frac{\sin\theta + (\pi - \theta)\cos\theta}{2\pi}
+
+Other activations take both from the expectation room, at a few angles: a kink makes the kernel singular in
+:math:`\rho` at full correlation, as for the rectifier, but not in the angle, so that a Chebyshev series in
+:math:`\theta` on :math:`[0, \pi]` converges geometrically for all of them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from twolayer.core.errors import ComputationFailed
+from twolayer.core.precision import double
+from twolayer.expectation.rules import Rule, legendre_rule
+from twolayer.expectation.slices import pair
+from twolayer.problem import AbstractActivation
+from twolayer.problem.activations import Relu
+
+LAYERS = ("first", "second", "both")
+# Degrees of the series that are tried, and the part of the largest value below which coefficients are rounding.
+DEGREES = (24, 48, 96)
+SMALL = 1e-14
+# Nodes on each panel between kinks, and those of the rule that it is compared with.
+PANEL, COARSER = 64, 48
+# Above this the kernel is not known well enough to be inverted.
+USELESS = 1e-9
+
+
+class Profile(NamedTuple):
+    """The kernel as a function of cosine and angle, for inputs of unit norm unless it is homogeneous.
+
+    A homogeneous one is multiplied by the norms of both inputs. ``error`` bounds that of its values.
+    """
+
+    function: Callable[[Any, Any], Any]
+    is_homogeneous: bool
+    error: float
+
+
+def make_profile(activation: AbstractActivation, layers: str, kappa: float, norm: float = 1.0) -> Profile:
+    """The kernel of the layers that are trained; ``norm`` is that of all inputs where it is not homogeneous."""
+    if isinstance(activation, Relu):
+        return Profile(_RELU[layers](kappa), True, 4.0 * np.finfo(float).eps)
+    return _series(activation, layers, kappa, norm)
+
+
+def _relu_first(kappa: float) -> Callable[[Any, Any], Any]:
+    def value(rho: Any, theta: Any) -> Any:
+        result = np.subtract(np.pi, theta)
+        result *= rho
+        result *= 0.5 / np.pi
+        return result
+
+    return value
+
+
+def _relu_second(kappa: float) -> Callable[[Any, Any], Any]:
+    return lambda rho, theta: kappa**2 * (0.5 / np.pi) * (np.sin(theta) + (np.pi - theta) * rho)
+
+
+def _relu_both(kappa: float) -> Callable[[Any, Any], Any]:
+    first, second = _relu_first(kappa), _relu_second(kappa)
+    return lambda rho, theta: first(rho, theta) + second(rho, theta)
+
+
+_RELU = {"first": _relu_first, "second": _relu_second, "both": _relu_both}
+
+
+def _series(activation: AbstractActivation, layers: str, kappa: float, norm: float) -> Profile:
+    from numpy.polynomial import chebyshev
+
+    def at(theta: np.ndarray, panel: Rule) -> np.ndarray:
+        rho = np.cos(theta)
+        I2, J2 = _averages(activation, kappa * norm, rho, panel)
+        return norm**2 * rho * J2 * (layers != "second") + I2 * (layers != "first")
+
+    panel = legendre_rule(PANEL)
+    for degree in DEGREES:
+        nodes = chebyshev.chebpts1(degree + 1)
+        angles = np.asarray(0.5 * np.pi * (nodes + 1.0))
+        values = at(angles, panel)
+        coefficients = chebyshev.chebfit(nodes, values, degree)
+        scale = np.max(np.abs(values))
+        # Even and odd functions of the angle about its middle skip every other coefficient: the last four decide.
+        tail = float(np.max(np.abs(coefficients[-4:])))
+        if tail < SMALL * scale:
+            break
+    coarse = at(angles, legendre_rule(COARSER))
+    error = float(np.max(np.abs(values - coarse))) + 4.0 * tail + 64.0 * np.finfo(float).eps * float(scale)
+    if not error < USELESS * scale:
+        raise ComputationFailed(
+            f"The kernel of {activation!r} at kappa = {kappa:g} is known to {error / scale:.1e} only: declare where "
+            "its derivative jumps (`kinks`), or use a smaller kappa."
+        )
+    # Of the coefficients that are rounding none is kept.
+    kept = coefficients[: 1 + int(np.max(np.nonzero(np.abs(coefficients) > 1e-17 * scale)))]
+    return Profile(lambda rho, theta: chebyshev.chebval(theta * (2.0 / np.pi) - 1.0, kept), False, error)
+
+
+def _averages(
+    activation: AbstractActivation, deviation: float, rho: np.ndarray, panel: Rule
+) -> tuple[np.ndarray, np.ndarray]:
+    """I_2 and J_2 at several correlations."""
+    covariances = deviation**2 * np.stack([np.stack([np.ones_like(rho), rho]), np.stack([rho, np.ones_like(rho)])])
+    with double():
+        values = np.asarray(_pairs(activation, covariances.T, panel))
+    return values[:, 0], values[:, 2]
+
+
+@eqx.filter_jit
+def _pairs(activation: AbstractActivation, covariances: Any, panel: Rule) -> Any:
+    return jax.vmap(lambda C: pair(activation, activation, C, panel))(covariances)

@@ -1,0 +1,278 @@
+r"""Gradient descent of an actual network of relu units on a data set, all samples at each step.
+
+.. math:: u_i = \frac{1}{\sqrt m} \sum_r a_r\,(w_r \cdot x_i)_+, \qquad
+          w_r \leftarrow w_r - \frac{\eta\,a_r}{\sqrt m} \sum_i e_i\,\mathbb 1\{w_r \cdot x_i \ge 0\}\,x_i
+
+with :math:`e = u - y`. The first layer is trained; :math:`a_r = \pm 1`.
+Inputs enter through their products :math:`G = X X^\top` alone, so that
+the fields :math:`Z = W X^\top` are followed in place of the weights (the dual form), which is exact and free of d:
+
+.. math:: Z \leftarrow Z - \frac{\eta}{\sqrt m}\,a \odot \big[(\mathbb 1\{Z \ge 0\} \odot e^\top)\,G\big]
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.fields import array, choice, count, number
+from twolayer.core.precision import double
+from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
+
+STARTS = ("antisymmetric", "small")
+# Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
+KAPPA = {"antisymmetric": 1.0, "small": 0.01}
+PRECISIONS = ("double", "single")
+# Steps between two looks at the clock, and numbers in a block of units: what fits the caches, what fills a GPU.
+CHUNK = 32
+BLOCK = {"cpu": 2**21, "gpu": 2**29}
+MOST_UNITS = 2**20
+# A residual this many times that at the start is on its way to infinity.
+DIVERGED = 1e3
+
+
+@dataclass(frozen=True)
+class Trained:
+    r"""What became of one network.
+
+    Norms of the residual :math:`\|y - u(k)\|` at steps 0, 1, ..., outputs at the end, on the training and on other
+    inputs; the share of the signs :math:`\mathbb 1\{w_r \cdot x_i \ge 0\}` that are not what they were at the start;
+    and the Gram matrices before and after.
+    """
+
+    width: int
+    eta: float
+    start: str
+    kappa: float
+    residuals: np.ndarray
+    outputs: np.ndarray
+    other_outputs: np.ndarray | None
+    flip_share: float
+    initial_gram: np.ndarray | None
+    final_gram: np.ndarray | None
+
+    @property
+    def steps(self) -> int:
+        """The number of steps taken."""
+        return self.residuals.size - 1
+
+    @property
+    def losses(self) -> np.ndarray:
+        r"""The losses :math:`\frac12\|y - u(k)\|^2`."""
+        return 0.5 * self.residuals**2
+
+
+def train(
+    X: Any,
+    y: Any,
+    *,
+    width: Any,
+    eta: float | int,
+    steps: Any,
+    start: str = "antisymmetric",
+    kappa: float | int | None = None,
+    seed: int = 0,
+    others: Any = None,
+    precision: str = "double",
+    grams: bool = True,
+    progress: Callable[[float], None] | None = None,
+) -> Trained:
+    r"""Train a network by gradient descent on all samples.
+
+    Parameters
+    ----------
+    X, y
+        Inputs of unit norm and labels.
+    width
+        m, the number of units; even for the antisymmetric start.
+    eta
+        The step size, for the loss :math:`\frac12\|y - u\|^2` (a sum).
+    steps
+        The number of steps.
+    start
+        ``"antisymmetric"``: pairs of units with one weight vector and opposite signs, so that outputs begin at exactly
+        zero; ``"small"``: independent units with small weights, as in the paper.
+    kappa
+        Deviation of the weights at the start: by default 1 for the former and 0.01 for the latter.
+    seed
+        The seed of the weights and signs.
+    others
+        Other inputs of unit norm, at which outputs are computed at the end.
+    precision
+        ``"double"``, or ``"single"``, which takes half of the time and memory.
+    grams
+        Whether the Gram matrices at the start and at the end are computed.
+    progress
+        Called with the fraction that is done.
+
+    Returns
+    -------
+    The residuals, outputs, flipped signs and Gram matrices. Cost: :math:`2 m n^2` operations a step. Memory: fields of
+    all units, twice, and once more with ``others``.
+
+    Notes
+    -----
+    Checked against gradient descent on the weights by automatic differentiation.
+    """
+    X, y = _checked(X, y)
+    width = count("width", high=MOST_UNITS)(width)
+    eta = float(number("eta", above=0.0)(eta))
+    steps = count("steps", low=0, high=10**7)(steps)
+    start = choice("start", STARTS)(start)
+    kappa = KAPPA[start] if kappa is None else float(number("kappa", above=0.0)(kappa))
+    seed = count("seed", low=0)(seed)
+    dtype: Any = np.float64 if choice("precision", PRECISIONS)(precision) == "double" else np.float32
+    if start == "antisymmetric" and width % 2:
+        raise InvalidInput(f"Argument `width` must be even for the antisymmetric start, but is {width}.")
+    T = None if others is None else _checked(others, None)[0]
+    if T is not None and T.shape[1] != X.shape[1]:
+        raise InvalidInput(f"Argument `others` must have {X.shape[1]} columns as `X`, but has {T.shape[1]}.")
+    signs = second_layer(width, start, seed)
+    G = X @ X.T
+    Z0 = np.empty((width, len(X)), dtype)
+    for rows, W in first_layer(width, X.shape[1], start, kappa, seed):
+        Z0[rows] = W @ X.T
+    were_on = np.packbits(Z0 >= 0.0)
+    initial = gram_of_fields(G, _blocks(Z0)) if grams else None
+    residuals, Z, shares, e = _descend(Z0, signs, G, y, eta, steps, T is not None, progress or (lambda fraction: None))
+    flipped = np.unpackbits(were_on ^ np.packbits(Z >= 0.0), count=Z.size)
+    other_outputs = None
+    if T is not None:
+        other_outputs = np.zeros(len(T))
+        GT = (X @ T.T).astype(dtype)
+        for rows, W in first_layer(width, X.shape[1], start, kappa, seed):
+            a = signs[rows, None]
+            fields = W @ T.T - a / math.sqrt(width) * (shares[rows] @ GT)
+            other_outputs += (a * np.maximum(fields, 0.0)).sum(axis=0) / math.sqrt(width)
+    return Trained(
+        width,
+        eta,
+        start,
+        kappa,
+        residuals,
+        y + e,
+        other_outputs,
+        float(np.mean(flipped)) if flipped.size else 0.0,
+        initial,
+        gram_of_fields(G, _blocks(Z)) if grams else None,
+    )
+
+
+def _checked(X: Any, y: Any) -> tuple[np.ndarray, Any]:
+    X = array("X", 2)(X)
+    _, norms = unit_rows(X)
+    if np.max(np.abs(norms - 1.0)) > 1e-6:
+        worst = int(np.argmax(np.abs(norms - 1.0)))
+        raise InvalidInput(
+            f"Argument `X` must have rows of unit norm, but row {worst} has norm {norms[worst]:.6g}: divide each row "
+            "by its norm."
+        )
+    if y is not None:
+        y = array("y", 1)(y)
+        if len(y) != len(X):
+            raise InvalidInput(f"Argument `y` must have one label per row of `X` ({len(X)}), but has shape {y.shape}.")
+    return X, y
+
+
+def second_layer(width: int, start: str, seed: int) -> np.ndarray:
+    """Signs of all units: random, or plus for the first and minus for the second half."""
+    if start == "antisymmetric":
+        return np.repeat([1.0, -1.0], width // 2)
+    return np.random.default_rng([seed, 1]).choice([-1.0, 1.0], width)
+
+
+def first_layer(width: int, d: int, start: str, kappa: float, seed: int) -> Iterator[tuple[Any, np.ndarray]]:
+    """The weights at the start, block after block of units (their places, their rows); the same at each call."""
+    rng = np.random.default_rng([seed, 0])
+    distinct = width // 2 if start == "antisymmetric" else width
+    for first in range(0, distinct, UNITS):
+        rows = np.arange(first, min(first + UNITS, distinct))
+        W = kappa * rng.standard_normal((len(rows), d))
+        yield rows, W
+        if start == "antisymmetric":
+            yield rows + distinct, W
+
+
+def _blocks(Z: np.ndarray) -> Iterator[np.ndarray]:
+    return (Z[first : first + UNITS] for first in range(0, len(Z), UNITS))
+
+
+def _descend(
+    Z0: np.ndarray,
+    signs: np.ndarray,
+    G: np.ndarray,
+    y: np.ndarray,
+    eta: float,
+    steps: int,
+    with_shares: bool,
+    progress: Callable[[float], None],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Norms of the residual, the fields and each sample's share in each unit at the end, and u - y there."""
+    (m, n), dtype = Z0.shape, Z0.dtype
+    parts = _parts(m, n)
+    with double():
+        Z, a = jnp.asarray(Z0.reshape(parts, -1, n)), jnp.asarray(signs.reshape(parts, -1), dtype)
+        shares = jnp.zeros_like(Z) if with_shares else jnp.zeros((parts, 1, 1), dtype)
+        labels, products, size = jnp.asarray(y, dtype), jnp.asarray(G, dtype), jnp.asarray(eta, dtype)
+        e = _residual(Z, a, labels)
+        norms = [np.asarray(jnp.linalg.norm(e))[None]]
+        done = 0
+        while done < steps:
+            now = min(CHUNK, steps - done)
+            Z, shares, e, found = _advance(Z, shares, e, a, products, labels, size, now)
+            norms.append(np.asarray(found))
+            done += now
+            progress(done / steps)
+            if not norms[-1][-1] < DIVERGED * max(float(norms[0][0]), 1e-300):
+                raise ComputationFailed(
+                    f"Gradient descent diverges: after {done} steps of size {eta:g} the residual is "
+                    f"{norms[-1][-1]:.3g}, and {norms[0][0]:.3g} at the start.",
+                    np.concatenate(norms),
+                )
+        return (
+            np.concatenate(norms).astype(np.float64),
+            np.asarray(Z).reshape(m, n),
+            np.asarray(shares).reshape(m, n) if with_shares else np.zeros((m, 0), dtype),
+            np.asarray(e, dtype=np.float64),
+        )
+
+
+def _parts(m: int, n: int) -> int:
+    """Into how many blocks the units are cut: the least number that divides them and whose blocks are small enough."""
+    most = BLOCK["cpu" if jax.default_backend() == "cpu" else "gpu"]
+    enough = (parts for parts in range(max(1, -(-m * n // most)), m + 1) if m % parts == 0)
+    return next(enough, 1)
+
+
+def _residual(Z: Any, a: Any, y: Any) -> Any:
+    outputs = jax.lax.map(lambda block: block[1] @ jnp.maximum(block[0], 0.0), (Z, a))
+    return jnp.sum(outputs, axis=0) / jnp.sqrt(jnp.asarray(a.size, Z.dtype)) - y
+
+
+@partial(jax.jit, static_argnames="steps", donate_argnums=(0, 1))
+def _advance(Z: Any, shares: Any, e: Any, a: Any, G: Any, y: Any, eta: Any, steps: int) -> Any:
+    """Several steps; the residual couples all blocks of units, everything else is done block by block."""
+    root = jnp.sqrt(jnp.asarray(a.size, Z.dtype))
+
+    def step(carry: Any, _: Any) -> Any:
+        Z, shares, e = carry
+
+        def move(outputs: Any, block: Any) -> Any:
+            fields, kept, sign = block
+            pull = eta * jnp.where(fields >= 0.0, e[None, :], 0.0)
+            fields = fields - (sign / root)[:, None] * (pull @ G)
+            kept = kept + pull if kept.shape == pull.shape else kept
+            return outputs + sign @ jnp.maximum(fields, 0.0), (fields, kept)
+
+        outputs, (Z, shares) = jax.lax.scan(move, jnp.zeros_like(e), (Z, shares, a))
+        e = outputs / root - y
+        return (Z, shares, e), jnp.linalg.norm(e)
+
+    (Z, shares, e), norms = jax.lax.scan(step, (Z, shares, e), None, length=steps)
+    return Z, shares, e, norms
