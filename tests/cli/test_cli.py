@@ -242,6 +242,7 @@ def test_version_and_bare_call(capsys):
     assert "Example: twolayer demo" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_doctor_measures_and_is_healthy(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json"]) == 0

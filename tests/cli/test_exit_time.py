@@ -38,12 +38,13 @@ def test_without_runs_the_formulas_are_printed_and_nothing_is_written(tmp_path, 
 
 
 def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
-    assert main([*FAST, "--scan", "d=50,200", "--threshold", "0.2", "--json", "--out", str(tmp_path / "rates")]) == 0
+    scan = ["exit-time", "--replicas", "0", "--scan", "d=50,200", "--threshold", "0.2"]
+    assert main([*scan, "--json", "--out", str(tmp_path / "rates")]) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out)
     assert answer["scan"] == "d" and [each["d"] for each in answer["results"]] == [50, 200]
     assert answer["results"][0]["quenched"] < answer["results"][1]["quenched"]
-    assert err.count("+-") == 2 and "quenched" in err
+    assert err.startswith("mean exit times") and "quenched" in err
     assert json.loads((tmp_path / "rates" / "summary.json").read_text())["results"] == answer["results"]
     assert (tmp_path / "rates" / "exit_time.png").exists()
     assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.04,optimal", "--json"]) == 0

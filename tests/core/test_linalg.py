@@ -70,7 +70,10 @@ def wishart(rows, degrees, seed):
     return np.asarray(factors), np.einsum("nic,njc->nij", factors, factors)
 
 
-@pytest.mark.parametrize("rows, degrees", [(3, 8), (3, 3), (4, 2), (3, 1), (2, 1000)])
+@pytest.mark.parametrize(
+    "rows, degrees",
+    [(3, 8), (4, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 3), (3, 1), (2, 1000)))],
+)
 def test_bartlett_is_wishart(rows, degrees, check_mean, check_same_law):
     B, S = wishart(rows, degrees, seed=rows * 100 + degrees)
     columns = min(rows, degrees)

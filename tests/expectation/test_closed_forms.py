@@ -346,7 +346,8 @@ SINGULAR = {
 }
 
 
-@pytest.mark.parametrize("activation", ["erf", pytest.param("relu", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["erf", "relu"])
 def test_singular_overlaps_give_finite_values_and_gradients(activation):
     """Every engine that serves agrees with the default one there, and its gradients are finite."""
     problem = tl.Problem(tl.Committee(1, activation, P=[[1.5]]), tl.Student(2, activation), tl.Gaussian(9))

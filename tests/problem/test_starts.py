@@ -31,7 +31,7 @@ def explicit(law, norm, p, P, d, n=DRAWS, seed=1):
     return np.einsum("npd,nqd->npq", W, W), W @ W_star.T
 
 
-@pytest.mark.parametrize("law", ["sphere", "gaussian"])
+@pytest.mark.parametrize("law", ["sphere", pytest.param("gaussian", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "p, P, d, norm",
     [

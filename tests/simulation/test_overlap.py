@@ -201,10 +201,18 @@ def make(activation, p, k, d, **choices):
 
 SETTINGS = [
     ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
-    ("erf", 2, 1, 20, {"learning_rate": 3.0}, "native"),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "native", marks=pytest.mark.slow),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla", marks=pytest.mark.slow),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)}, "native"),
-    ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 3, "constraint": tl.Sphere()}, "xla"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        5,
+        {"learning_rate": 1.0, "batch_size": 3, "constraint": tl.Sphere()},
+        "xla",
+        marks=pytest.mark.slow,
+    ),
     ("erf", 2, 2, 20, {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)}, "xla"),
     pytest.param("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla", marks=pytest.mark.slow),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla", marks=pytest.mark.slow),
@@ -216,7 +224,9 @@ SETTINGS = [
     pytest.param(
         "square", 3, 1, 3, {"learning_rate": 0.05}, "native", marks=pytest.mark.slow
     ),  # d - k < p: nothing is left outside
-    ("erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla"),  # nor for the velocity's span
+    pytest.param(
+        "erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla", marks=pytest.mark.slow
+    ),  # nor for the velocity's span
     (
         "erf",
         2,
@@ -304,7 +314,9 @@ def test_batches_are_streamed_in_blocks(monkeypatch):
     np.testing.assert_allclose(by_overlaps(problem, training, 2, 3, "xla"), whole, rtol=1e-9)
 
 
-@pytest.mark.parametrize(("activation", "backend"), [("square", "native"), ("erf", "xla")])
+@pytest.mark.parametrize(
+    ("activation", "backend"), [("square", "native"), pytest.param("erf", "xla", marks=pytest.mark.slow)]
+)
 def test_first_passage_is_recorded_at_the_very_step(activation, backend):
     problem, training, *_ = make(activation, 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())
     steps = 400
@@ -331,6 +343,7 @@ def test_first_passage_is_recorded_at_the_very_step(activation, backend):
         np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_million_dimensions_follow_the_ode():
     """Phase retrieval from a warm start: the scatter at d = 10^6 is of order 10^-3, and the mean is that of the ODE."""
     start = tl.GivenOverlaps([[1.0]], [[0.3]])
@@ -382,6 +395,7 @@ def test_overlap_thresholds_are_crossed_at_the_very_step():
     np.testing.assert_array_equal(found[np.isfinite(found)], first[np.isfinite(found)])
 
 
+@pytest.mark.slow
 def test_the_ode_crosses_an_overlap_threshold_between_its_save_points():
     start = tl.GivenOverlaps([[1.0]], [[0.3]])
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(10**6), start=start)
@@ -392,7 +406,7 @@ def test_the_ode_crosses_an_overlap_threshold_between_its_save_points():
     np.testing.assert_allclose(float(result.overlap_time[0, 0]), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("backend", ["native", "xla"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_replicas_stop_when_they_have_crossed(backend):
     """Crossing times are those of replicas that go on; what comes later is missing, and nothing is an error."""
     problem, training, *_ = make("square", 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())

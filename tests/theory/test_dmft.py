@@ -56,6 +56,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 def test_linear_network_in_phases():
     """A rate that falls, with momentum carried over the switch: the recursion of each eigenvalue, to rounding."""
     alpha, rates, steps = 2.0, [0.3, 0.3, 0.1, 0.1, 0.1], 5
@@ -137,7 +138,8 @@ def test_linear_network(name, decay=0.3):
 # ------------------------------------------------------------------------------------------------- the batch map
 
 
-@pytest.mark.parametrize("activation", ["relu", pytest.param("erf", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ["relu", "erf"])
 def test_fresh_batches_are_the_batch_map(activation):
     problem = two_index(activation, target=tl.Committee(2, "erf"))
     training = tl.SGD(0.8, batch_size=450, layers=tl.Both(0.7), weight_decay=0.2, momentum=0.4)
@@ -285,7 +287,9 @@ def agrees(check_mean, activation, p, training, d, replicas, steps, target=None)
         check_mean(runs[name].values[:, 1:], theory[name].values[0, 1:], name)
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("relu, both layers, decay", marks=pytest.mark.slow), "tanh, mini-batches, nesterov"]
+)
 def test_direct(name, check_mean):
     """Single runs scatter, and their mean is shifted by 1/d: 48 runs at d = 300 see both only as noise."""
     agrees(check_mean, *SETTINGS[name], d=300, replicas=48, steps=4)

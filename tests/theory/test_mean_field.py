@@ -149,6 +149,7 @@ def test_the_sphere_average_is_that_of_random_directions(d, check_mean):
     check_mean(0.5 * np.einsum("u,zuw,w->z", c, I2, c), risk)
 
 
+@pytest.mark.slow
 def test_the_limit_of_large_d_differs_by_the_pair_of_a_unit_with_itself():
     """MeanField at growing d minus HDMF tends to (1/2n^2) sum a^2 (E[sigma^2] - E[smoothed^2]) as 1/(d - k)."""
     n = 6

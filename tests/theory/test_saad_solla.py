@@ -21,7 +21,10 @@ def logistic(m0: float, gamma: float, noise: float, t: np.ndarray) -> np.ndarray
     return A / (B + (A / m0**2 - B) * np.exp(-2 * A * t))
 
 
-@pytest.mark.parametrize(("m0", "gamma", "noise"), [(0.03, 1 / 12, 0.0), (0.05, 0.05, 0.2), (0.3, 0.12, 0.5)])
+@pytest.mark.parametrize(
+    ("m0", "gamma", "noise"),
+    [(0.03, 1 / 12, 0.0), (0.05, 0.05, 0.2), pytest.param(0.3, 0.12, 0.5, marks=pytest.mark.slow)],
+)
 def test_phase_retrieval_follows_its_closed_solution(m0, gamma, noise):
     result = tl.evolve(
         phase_retrieval(m0, noise), tl.SGD(gamma, constraint=tl.Sphere()), tl.SaadSolla(), until=4.0, save=40

@@ -69,6 +69,7 @@ def test_mean_and_variance_agree_at_growing_d():
     np.testing.assert_allclose(np.log(np.array(variances[1]) / variances[0]) / np.log(4), -1.0, atol=0.35)
 
 
+@pytest.mark.slow
 def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
     """Both layers, free, weight decay, d = 1000: all means and covariances of a, M and Q against the exact process.
 

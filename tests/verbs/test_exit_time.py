@@ -156,6 +156,7 @@ def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
     np.testing.assert_allclose(found.times[early], expected[early], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_other_problems_have_the_ode_and_the_measurement():
     """Rows of any length from a warm start: no formula, but the ODE and runs at large d agree."""
     start = tl.WarmStart(0.3)

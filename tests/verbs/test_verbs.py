@@ -98,6 +98,7 @@ def test_identical_accounts_agree_in_plain_words():
     assert "same within their numerical error" in tree.attrs["verdict"]
 
 
+@pytest.mark.slow
 def test_liberal_arguments():
     result = tl.compare(
         ERF, tl.SGD(1.0), (d for d in [tl.SaadSolla()]), until=1, save=np.int64(5), replicas=np.int64(2)
@@ -127,6 +128,7 @@ def test_a_weak_comparison_says_that_it_is_weak():
     assert "could have been missed" in tree.attrs["verdict"]
 
 
+@pytest.mark.slow
 def test_one_replica_is_undecided():
     tree = tl.compare(ERF, tl.SGD(1.0), [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=4, replicas=1)
     assert tree.attrs["outcome"] == "undecided"
