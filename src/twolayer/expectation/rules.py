@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import erf
 
 from twolayer.core.precision import double
 from twolayer.expectation.base import SAFETY
@@ -159,6 +158,8 @@ def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[in
     Orders are raised until a rule and one of 0.7 times its order agree on averages of the target, its square, and its
     product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled: one evaluation serves all.
     """
+    from scipy.special import erf
+
     orders = ORDERS[target.k]
     tried = sorted({n for order in orders for n in (order, coarser_orders(order)[0])})
     rules = [tensor_rule(order, target.k) for order in tried]
