@@ -10,6 +10,9 @@ from twolayer.plots.ntk import complexity_sweep as complexity_sweep
 from twolayer.plots.ntk import lazy_training as lazy_training
 from twolayer.plots.orders import Distances as Distances
 from twolayer.plots.orders import convergence as convergence
+from twolayer.plots.panels import Panel as Panel
+from twolayer.plots.panels import Series as Series
+from twolayer.plots.panels import panels as panels
 from twolayer.plots.staircase import staircase as staircase
 from twolayer.plots.trajectories import overlaps as overlaps
 from twolayer.plots.trajectories import risk as risk

@@ -1,0 +1,149 @@
+"""Making a page: run its script, write its folder, and say which of its claims hold."""
+
+import importlib.util
+import json
+import shutil
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.files import write_whole
+from twolayer.gallery.page import Ask, Claim, Made, Page
+
+PARTS = ("spec.toml", "script.py")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A page that was made: its claims, the seconds it took, and the files in its folder."""
+
+    page: Page
+    claims: tuple[Claim, ...]
+    seconds: float
+    full: bool
+    folder: Path
+    files: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all claims do."""
+        return all(claim.holds for claim in self.claims)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "name": self.page.name,
+            "title": self.page.title,
+            "source": self.page.source,
+            "full": self.full,
+            "holds": self.holds,
+            "claims": [claim.to_dict() for claim in self.claims],
+            "seconds": round(self.seconds, 1),
+            "folder": str(self.folder),
+            "files": list(self.files),
+        }
+
+    def __str__(self) -> str:
+        marks = {True: "holds", False: "FAILS"}
+        lines = [f"{self.page.title} ({self.seconds:.0f} s)"]
+        lines += [f"  {marks[claim.holds]:<7}{claim}" for claim in self.claims]
+        return "\n".join([*lines, f"  {self.folder}"])
+
+
+def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
+    """Make a page in a folder of its own: specification, script, figures, numbers, and the text with them.
+
+    Parameters
+    ----------
+    page
+        Which one.
+    folder
+        Where to; made when it is not there.
+    ask
+        The size, and where data sets lie.
+
+    Returns
+    -------
+    Which claims hold, and the files. Nothing is written before the script has ended.
+    """
+    ask = ask or Ask()
+    began = time.perf_counter()
+    made = _call(page.folder, ask)
+    seconds = time.perf_counter() - began
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [*_write_figures(made, folder)]
+    for part in PARTS:
+        if page.folder.resolve() != folder.resolve():
+            shutil.copyfile(page.folder / part, folder / part)
+        files.append(part)
+    files += ["numbers.json", "README.md"]
+    result = Result(page, tuple(made.claims), seconds, ask.full, folder, tuple(files))
+    numbers = {key: value for key, value in result.to_dict().items() if key != "folder"}
+    write_whole(folder / "numbers.json", (json.dumps(numbers, indent=2, allow_nan=False) + "\n").encode())
+    write_whole(folder / "README.md", _readme(result, list(made.figures)).encode())
+    return result
+
+
+def run_script(script: str | Path) -> None:
+    """What ``python script.py [--full] [--data-dir DIR]`` does in a page's folder: make it there, and judge it."""
+    import argparse
+
+    folder = Path(script).resolve().parent
+    parser = argparse.ArgumentParser(description=f"Make the gallery page {folder.name}.")
+    parser.add_argument("--full", action="store_true", help="the papers' sizes, or beyond")
+    parser.add_argument("--data-dir", type=Path, help="where the named data sets are")
+    parser.add_argument("--out", type=Path, default=Path("."), help="where the figures go")
+    asked = parser.parse_args()
+    made = _call(folder, Ask(asked.full, asked.data_dir))
+    asked.out.mkdir(parents=True, exist_ok=True)
+    print("\n".join([str(claim) for claim in made.claims] + list(_write_figures(made, asked.out))))
+    sys.exit(0 if all(claim.holds for claim in made.claims) else 3)
+
+
+def _call(folder: Path, ask: Ask) -> Made:
+    where = importlib.util.spec_from_file_location(f"twolayer_gallery_{folder.name}", folder / "script.py")
+    if where is None or where.loader is None:
+        raise InvalidInput(f"There is no script in the folder {str(folder)!r}.")
+    module = importlib.util.module_from_spec(where)
+    where.loader.exec_module(module)
+    return module.make(read_page_spec(folder / "spec.toml"), ask)
+
+
+def read_page_spec(path: Path) -> Any:
+    """A `RunSpec` where the file states a problem, else its tables as they are."""
+    from twolayer.experiment import parse_spec
+
+    text = path.read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    return parse_spec(text, source=str(path)) if "problem" in tables else tables
+
+
+def _write_figures(made: Made, folder: Path) -> list[str]:
+    from twolayer.plots import save_figure
+
+    files = [path.name for name, figure in made.figures.items() for path in save_figure(figure, folder / name)]
+    for name, write in made.extras.items():
+        write(folder / name)
+    return files + list(made.extras)
+
+
+def _readme(result: Result, figures: list[str]) -> str:
+    """The text, the pictures after its title, and the numbers at the end."""
+    title, _, body = result.page.text.partition("\n")
+    pictures = "\n\n".join(f"![{result.page.title}]({name}.png)" for name in figures)
+    return "\n".join([title, "", pictures, body, claims_table(result.claims)])
+
+
+def claims_table(claims: tuple[Claim, ...]) -> str:
+    """The claims as a table in Markdown."""
+    rows = ["| claim | number | allowed | |", "|---|---|---|---|"]
+    for claim in claims:
+        low, high = (f"{x:.4g}" if abs(x) < float("inf") else "" for x in (claim.low, claim.high))
+        allowed = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
+        sentence = claim.sentence.replace("|", "\\|")
+        rows.append(f"| {sentence} | {claim.value:.4g} | {allowed} | {'holds' if claim.holds else '**fails**'} |")
+    return "\n".join(rows) + "\n"

@@ -1,0 +1,24 @@
+"""What every page of a source text must do; a test file per source text, so that they run side by side."""
+
+import json
+
+from twolayer.experiment import read_spec
+from twolayer.gallery import Ask, make, pages
+
+
+def names_of(source):
+    return [page.name for page in pages() if page.source == source]
+
+
+def check(page, folder):
+    """Its claims hold, its folder is whole, its text has an equation and says what to look at."""
+    result = make(page, folder, Ask())
+    assert result.claims and result.holds, "\n".join(map(str, result.claims))
+    there = {path.name for path in folder.iterdir()}
+    assert {"README.md", "spec.toml", "script.py", "numbers.json", *result.files} == there
+    assert any(name.endswith(".png") for name in there)
+    assert len(json.loads((folder / "numbers.json").read_text())["claims"]) == len(result.claims)
+    text = (folder / "README.md").read_text()
+    assert "$$" in text and "**What to look at.**" in text and "| claim |" in text
+    if "[problem" in (folder / "spec.toml").read_text():
+        read_spec(folder / "spec.toml")  # `twolayer run` takes it

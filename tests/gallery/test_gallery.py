@@ -1,0 +1,77 @@
+"""The gallery as a whole: what is listed, what a claim is, and that a page fails when its physics is broken."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from twolayer.cli import main
+from twolayer.gallery import Claim, Page, agrees, make, pages, slope
+from twolayer.gallery.page import HERE, SOURCES
+
+
+def test_every_folder_is_a_page_and_every_page_is_listed(capsys):
+    there = {path.parent for path in HERE.glob("*/*/script.py")}
+    assert {page.folder for page in pages()} == there
+    assert {page.source for page in pages()} <= set(SOURCES)
+    assert main(["gallery", "--json"]) == 0
+    out, err = capsys.readouterr()
+    listed = json.loads(out)["pages"]
+    assert [each["name"] for each in listed] == [page.name for page in pages()]
+    assert all(each["title"] in err for each in listed)
+
+
+def test_claims():
+    assert Claim("a", 1.0, 0.9, 1.1).holds and not Claim("a", 1.2, 0.9, 1.1).holds
+    assert not Claim("a", np.nan, low=0.0).holds
+    assert Claim("a", np.nan).to_dict() == {"sentence": "a", "value": None, "low": None, "high": None, "holds": False}
+    assert agrees("b", [1.0, 2.0], [0.1, 0.1], [1.0, 1.6]).value == pytest.approx(4.0)
+    assert agrees("b", [1.0, 2.0], [0.1, 0.1], [1.0, 1.6], known_to=0.3).value == pytest.approx(1.0)
+    assert slope([1.0, 10.0, 100.0], [3.0, 0.3, 0.03]) == pytest.approx(-1.0)
+
+
+def test_bad_names_are_refused_and_nothing_is_written(tmp_path, capsys):
+    assert main(["gallery", "escape-tims", "--out", str(tmp_path / "x")]) == 2
+    assert "escape-times" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+BROKEN = """
+import equinox as eqx
+import twolayer as tl
+from twolayer.gallery import Made, agrees, run_script
+from twolayer.plots import risk
+
+def make(spec, ask):
+    ode = tl.evolve(spec.problem, spec.training, tl.SaadSolla(), until=1.0, save=[0.0, 1.0])
+    wrong = eqx.tree_at(lambda each: each.learning_rate, spec.training, {factor} * spec.training.learning_rate)
+    runs = tl.evolve(spec.problem, wrong, tl.OverlapSGD(), until=1.0, save=[0.0, 1.0], replicas=64)
+    M = runs.M.values[:, -1, 0, 0]
+    return Made({{"figure": risk(ode)}}, [agrees("M", M.mean(), M.std() / 8.0, ode.M.values[0, -1, 0, 0])])
+
+if __name__ == "__main__":
+    run_script(__file__)
+"""
+
+
+def page_with(folder, factor):
+    folder.mkdir()
+    (folder / "spec.toml").write_text(
+        '[problem]\ntarget = "PhaseRetrieval"\n[problem.student]\np = 1\nactivation = "square"\n'
+        '[problem.inputs]\nkind = "Gaussian"\nd = 2000\n[problem.start]\nkind = "WarmStart"\nm = [[0.3]]\n'
+        '[training]\nlearning_rate = 0.06\nconstraint = "Sphere"\n'
+    )
+    (folder / "script.py").write_text(BROKEN.format(factor=factor))
+    (folder / "text.md").write_text("# A page\n\n$$1$$\n")
+    return Page(folder)
+
+
+def test_a_page_whose_physics_is_broken_fails(tmp_path):
+    assert make(page_with(tmp_path / "right", 1.0), tmp_path / "a").holds
+    result = make(page_with(tmp_path / "wrong", 1.5), tmp_path / "b")
+    assert not result.holds and "FAILS" in str(result)
+    assert "**fails**" in (tmp_path / "b" / "README.md").read_text()
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path / "wrong", capture_output=True, text=True)
+    assert done.returncode == 3 and "standard errors" in done.stdout, done.stderr
