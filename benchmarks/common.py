@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 
@@ -31,8 +31,15 @@ def once(work: Callable[[], Any]) -> float:
     return best(work, repeats=1)
 
 
-def report(name: str, rows: list[dict[str, Any]]) -> None:
-    """Print the rows as a table, then as one line of JSON with the machine."""
+def against(
+    what: str, unit: str, ours: float, naive: float | None = None, floor: float | None = None
+) -> dict[str, Any]:
+    """A line of the table of all benchmarks: ours, the naive way and the floor on the same work, in one unit."""
+    return {"what": what, "unit": unit, "ours": ours, "naive": naive, "floor": floor}
+
+
+def report(name: str, rows: list[dict[str, Any]], summary: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the rows as a table, then as one line of JSON with the machine and the lines of `against`."""
     header = list(rows[0])
     shown = [[f"{row[key]:.4g}" if isinstance(row[key], float) else str(row[key]) for key in header] for row in rows]
     widths = [max(len(line[column]) for line in [header, *shown]) for column in range(len(header))]
@@ -41,4 +48,4 @@ def report(name: str, rows: list[dict[str, Any]]) -> None:
     import jax
 
     machine = {"python": platform.python_version(), "jax": jax.__version__, "device": str(jax.devices()[0].device_kind)}
-    print(json.dumps({"benchmark": name, "rows": rows, "machine": machine}))
+    print(json.dumps({"benchmark": name, "rows": rows, "machine": machine, "summary": list(summary)}))

@@ -8,7 +8,7 @@ random numbers: d normals per step.
 
 from functools import partial
 
-from common import best, once, report, use_one_core
+from common import against, best, once, report, use_one_core
 
 use_one_core()
 
@@ -101,7 +101,9 @@ def main() -> None:
                     "compile s": compiling - seconds,
                 }
             )
-    report("direct_sgd", rows)
+    ours = next(row["us/step"] for row in rows if row["replicas"] == 16)
+    line = against(f"SGD on the weights, erf p={P} k={K}, d={D}, a step", "us", ours, 1e6 * plain, 1e6 * floor)
+    report("direct_sgd", rows, [line])
 
 
 if __name__ == "__main__":

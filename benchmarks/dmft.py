@@ -13,7 +13,7 @@ import argparse
 import resource
 import time
 
-from common import best, once, report, use_one_core
+from common import against, best, once, report, use_one_core
 
 ASKED = argparse.ArgumentParser()
 ASKED.add_argument("--points", type=int, default=2**20)
@@ -125,7 +125,12 @@ def main() -> None:
         row["CPU s to an error of 1e-3"] = row["CPU s"] * (row["error of M, step 6"] / 1e-3) ** 2
         row.setdefault("first call s", 0.0)
         row.setdefault("memory MB", 0.0)
-    report(f"DMFT, {STEPS} steps, p = k = 2, {OPTIONS.points} points", rows)
+    ours, kernels, _ = (row["CPU s to an error of 1e-3"] for row in rows)
+    lines = [
+        against(f"DMFT, {STEPS} steps, p = k = 2, to an error of 1e-3", "s", ours, kernels),
+        against(f"DMFT, {STEPS} steps, {OPTIONS.points} points (floor: normal numbers)", "s", seconds, naive, floor),
+    ]
+    report(f"DMFT, {STEPS} steps, p = k = 2, {OPTIONS.points} points", rows, lines)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ the NumPy loop takes Euler's steps. CPU time on one core, after compilation, the
     python benchmarks/sde.py
 """
 
-from common import best, once, report, use_one_core
+from common import against, best, once, report, use_one_core
 
 use_one_core()
 
@@ -96,7 +96,9 @@ def main() -> None:
             add(f"XLA, written out, {name}", p, first, best(partial(vectors, steps), repeats=2))
             first = once(partial(xla, 2))
             add(f"XLA, in arrays, {name}", p, first, best(partial(xla, steps), repeats=2))
-    report(f"SDE of phase retrieval on the sphere, {number} paths, one core", rows)
+    heun = next(row["ns"] for row in rows if row["who"] == "native, heun" and row["p"] == 1)
+    line = against("SDE of phase retrieval, p=1, a path-step (ours: Heun, naive: Euler)", "ns", heun, rows[0]["ns"])
+    report(f"SDE of phase retrieval on the sphere, {number} paths, one core", rows, [line])
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from twolayer.problem import PhaseRetrieval as PhaseRetrieval
 from twolayer.problem import Problem as Problem
 from twolayer.problem import RandomStart as RandomStart
 from twolayer.problem import Samples as Samples
+from twolayer.problem import ScatteredStart as ScatteredStart
 from twolayer.problem import SingleIndex as SingleIndex
 from twolayer.problem import Square as Square
 from twolayer.problem import Staircase as Staircase

@@ -102,6 +102,18 @@ def test_warm_start_with_one_number():
     np.testing.assert_allclose(Q, np.broadcast_to(np.eye(2), Q.shape), atol=1e-15)
 
 
+def test_scattered_start_has_its_law_and_orthogonal_parts_outside(check_mean):
+    P = P3[:2, :2]
+    Q, M = drawn(tl.ScatteredStart(0.4, norm=1.3), 3, P, 8)
+    check_mean(M, 0.0, "M")
+    check_mean(np.einsum("npr,nps->nrs", M, M) / 3 - 0.16 * P, 0.0, "covariance of the overlaps of a row")
+    check_mean(M[:, 0, :] * M[:, 1, :], 0.0, "rows are independent")
+    across = Q - np.einsum("npr,rs,nqs->npq", M, np.linalg.inv(P), M)
+    np.testing.assert_allclose(across, np.broadcast_to(1.69 * np.eye(3), Q.shape), atol=1e-12)
+    with pytest.raises(InvalidInput, match="needs p \\+ k = 4"):
+        problem(tl.ScatteredStart(), d=3)
+
+
 def problem(start, target=None, p=2, d=10):
     target = tl.Committee(2, "erf") if target is None else target
     return tl.Problem(target, tl.Student(p, "erf"), tl.Gaussian(d), start=start)
@@ -136,6 +148,7 @@ IDENTITY, NOTHING = np.eye(2), np.zeros((2, 2))
         (lambda: tl.GivenOverlaps([1.0, 1.0], NOTHING), "`Q`"),
         (lambda: tl.GivenOverlaps(np.nan * IDENTITY, NOTHING), "`Q` must be finite"),
         (lambda: tl.WarmStart(1.1), "`m` must not exceed"),
+        (lambda: tl.ScatteredStart(-1.0), "`deviation`"),
         (lambda: tl.WarmStart([[0.8, 0.8], [0.0, 0.0]]), "`m` must not exceed"),
         (lambda: tl.WarmStart(np.zeros((3, 2))), "`m` must have shape"),
         (lambda: tl.WarmStart([0.1, 0.2]), "`m`"),

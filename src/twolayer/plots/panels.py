@@ -1,5 +1,6 @@
 """A figure from plain numbers: panels of curves, points with error bars, and bands; for gallery pages and notebooks."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,10 +62,11 @@ class Panel:
     xlim: Any = None
     ylim: Any = None
     xticks: Any = None
+    legend: str = "best"  # where matplotlib puts it
 
 
 def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -> Figure:
-    """Panels side by side, with one legend below for all of them.
+    """Panels side by side, each with its legend; what several panels have in common stands below all of them.
 
     Parameters
     ----------
@@ -77,7 +79,7 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -
 
     Returns
     -------
-    A figure as wide as a page. A label that appears in several panels has one colour and stands in the legend once.
+    A figure as wide as a page. A label that appears in several panels has one colour in all of them.
     """
     if not shown or not all(isinstance(each, Panel) for each in shown):
         raise InvalidInput("Argument `shown` must be a list of `Panel`.")
@@ -87,17 +89,21 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -
         rows = -(-len(shown) // columns)
         figure = new_figure(PAGE, PANEL_HEIGHT * rows)
         grid = figure.subplots(rows, columns, squeeze=False)
-        entries: dict[str, Any] = {}
+        homes = Counter(label for panel in shown for label in {each.label for each in panel.series} if label)
+        common: dict[str, Any] = {}
         for ax, panel in zip(grid.flat, shown, strict=False):
+            own: dict[str, Any] = {}
             for series in panel.series:
                 number = labels.index(series.label) if series.label in labels else 0
                 handle = _draw(ax, series, number if series.color is None else series.color)
                 if series.label:
-                    entries.setdefault(series.label, handle)
+                    (common if homes[series.label] > 1 else own).setdefault(series.label, handle)
             _axes(ax, panel)
+            if own:
+                ax.legend(list(own.values()), list(own), loc=panel.legend)
         for ax in grid.flat[len(shown) :]:
             ax.set_axis_off()
-        _legend(figure, entries)
+        _legend(figure, common)
         put_title(figure, title)
     return figure
 

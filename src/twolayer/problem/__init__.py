@@ -14,6 +14,7 @@ from twolayer.problem.problem import Problem as Problem
 from twolayer.problem.starts import AbstractStart as AbstractStart
 from twolayer.problem.starts import GivenOverlaps as GivenOverlaps
 from twolayer.problem.starts import RandomStart as RandomStart
+from twolayer.problem.starts import ScatteredStart as ScatteredStart
 from twolayer.problem.starts import WarmStart as WarmStart
 from twolayer.problem.student import Student as Student
 from twolayer.problem.targets import AbstractTarget as AbstractTarget

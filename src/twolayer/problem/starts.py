@@ -48,9 +48,7 @@ class AbstractStart(eqx.Module):
 def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
     """Overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
     k = P.shape[0]
-    inside, outside = jax.random.split(key)
-    along = jax.random.normal(inside, (p, k), dtype=jnp.float64)  # components in an orthonormal basis of the target
-    across = bartlett(outside, p, d - k)
+    across, along = bartlett(key, p, d - k, beside=k)  # along: components in an orthonormal basis of the target
     M = along @ jnp.linalg.cholesky(P).T if k else along
     return StudentOverlaps(along @ along.T + across @ across.T, M)
 
@@ -97,14 +95,13 @@ class WarmStart(AbstractStart):
 
     def _matrix(self, p: int, k: int) -> Any:
         if np.ndim(self.m) == 2:
-            return jnp.asarray(self.m, jnp.float64)
-        pattern = np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :]
-        return self.m * jnp.asarray(pattern, jnp.float64)
+            return self.m
+        return self.m * np.asarray(np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :], np.float64)
 
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
-        M = self._matrix(p, P.shape[0])
+        M = jnp.asarray(self._matrix(p, P.shape[0]), jnp.float64)
         along = M @ jnp.linalg.solve(P, M.T) if P.shape[0] else jnp.zeros((p, p))
-        across = bartlett(key, p, d - P.shape[0])
+        across, _ = bartlett(key, p, d - P.shape[0])
         directions = across / jnp.linalg.norm(across, axis=1, keepdims=True)
         lengths = jnp.sqrt(jnp.maximum(self.norm**2 - jnp.diagonal(along), 0.0))
         perpendicular = lengths[:, None] * directions
@@ -122,6 +119,35 @@ class WarmStart(AbstractStart):
             raise InvalidInput(
                 f"Argument `m` must not exceed the length `norm` = {float(self.norm):g} of a row, "
                 f"but asks for {longest:.6g}."
+            )
+
+
+@register
+class ScatteredStart(AbstractStart):
+    r"""Rows whose overlaps with the target scatter by a given amount, whatever d: the cloud of a wide student.
+
+    :math:`M = \mathrm{deviation}\; g\, P^{1/2}` with independent standard normals g, so that the overlap with a
+    direction of unit length has this deviation; outside of the target the rows are orthogonal and of length ``norm``:
+    :math:`Q = M P^{-1} M^T + \mathrm{norm}^2 I`. It needs :math:`d \ge p + k`.
+    """
+
+    deviation: Any = leaf(number("deviation", above=0.0), default=0.5)
+    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        along = self.deviation * jax.random.normal(key, (p, P.shape[0]), dtype=jnp.float64)
+        M = along @ jnp.linalg.cholesky(P).T if P.shape[0] else along
+        return StudentOverlaps(along @ along.T + self.norm**2 * jnp.eye(p), M)
+
+    def check(self, p: int, P: Any, d: int) -> None:
+        if p + P.shape[0] > d:
+            raise InvalidInput(
+                f"The start `ScatteredStart` needs p + k = {p + P.shape[0]} dimensions, but the inputs have d = {d}: "
+                "raise `d`."
             )
 
 

@@ -1,0 +1,69 @@
+"""All benchmarks, one after the other, and the table of docs/performance.md from this one run.
+
+python benchmarks/all.py                 # about ten minutes on a quiet machine
+python benchmarks/all.py --only sde      # some of them; the page is left alone
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "performance.md"
+NAMES = ("direct_sgd", "overlap_sgd", "saad_solla", "sde", "moments", "mean_field", "dmft", "learn", "ntk")
+HEAD = """# Performance
+
+Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time (best of several, compile time
+apart), but for the Gram matrix, which is on all cores and by the wall clock. The naive way is the equations as one would write them in NumPy. The
+floor is what no implementation can go below: random numbers, bytes, or one matrix product. More figures, other machines and
+the H200 are in `benchmarks/results/`.
+
+"""
+
+
+def run(name: str) -> list[dict]:
+    """The lines of JSON that one script prints; its words pass through."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True, check=True, cwd=HERE
+    )
+    print(done.stdout)
+    print(f"{name}: {time.perf_counter() - began:.0f} s\n", flush=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"benchmark"')]
+
+
+def page(found: dict[str, list[dict]], commit: str) -> str:
+    machine = next(iter(found.values()))[0]["machine"]
+    words = f"Python {machine['python']}, jax {machine['jax']}, {machine['device']}, commit {commit}."
+    lines = [
+        HEAD + words,
+        "",
+        "| work | ours | naive | floor | naive / ours | ours / floor |",
+        "|---|---|---|---|---|---|",
+    ]
+    for answers in found.values():
+        for each in (line for answer in answers for line in answer["summary"]):
+            ours, naive, floor = each["ours"], each["naive"], each["floor"]
+            cells = [f"{x:.3g} {each['unit']}" if x is not None else "" for x in (ours, naive, floor)]
+            ratios = [f"{naive / ours:.3g}" if naive else "", f"{ours / floor:.3g}" if floor else ""]
+            lines.append("| " + " | ".join([each["what"], *cells, *ratios]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=NAMES)
+    asked = parser.parse_args()
+    found = {name: run(name) for name in asked.only or NAMES}
+    if not asked.only:
+        described = ["git", "describe", "--always", "--dirty"]
+        commit = subprocess.run(described, capture_output=True, text=True, check=True, cwd=HERE).stdout.strip()
+        PAGE.write_text(page(found, commit))
+        print(PAGE.read_text())
+
+
+if __name__ == "__main__":
+    main()

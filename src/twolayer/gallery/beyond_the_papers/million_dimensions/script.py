@@ -1,0 +1,31 @@
+"""The law of the escape time in a million dimensions, measured without a vector of size d."""
+
+import twolayer as tl
+from twolayer.gallery import Claim, Made, agrees, run_script
+from twolayer.plots import exit_law
+
+
+def make(spec, ask):
+    replicas = 1000 if ask.full else 64
+    result = tl.exit_time(spec.problem, spec.training, threshold=0.1, replicas=replicas)
+    measured = result.measured
+    claims = [
+        agrees(
+            "measured mean against the ODE with the noise of SGD",
+            measured.mean,
+            measured.standard_error,
+            result.ode_at_finite_d.value,
+        ),
+        Claim("runs that escaped", measured.exited.size / replicas, low=1.0),
+        Claim(
+            "steps of SGD in the longest run, in millions",
+            float(measured.exited.max()) * result.steps_per_time / 1e6,
+            low=20.0,
+        ),
+    ]
+    title = r"Phase retrieval, $p = 1$, $d = 10^6$, $T = 0.1$"
+    return Made({"figure": exit_law(result, title)}, claims)
+
+
+if __name__ == "__main__":
+    run_script(__file__)

@@ -1,0 +1,41 @@
+"""The density of the units of a very wide student as it flows to the target, as panels and as an animation."""
+
+from functools import partial
+
+import numpy as np
+
+import twolayer as tl
+from twolayer.gallery import Claim, Made, run_script
+from twolayer.plots import flow, flow_movie
+
+
+def make(spec, ask):
+    p = 4000 if ask.full else spec.problem.student.p
+    times = np.concatenate([[0.0], np.geomspace(0.1, spec.until, spec.save - 1)])
+    problem = tl.Problem(spec.problem.target, tl.Student(p, "erf"), spec.problem.inputs, start=spec.problem.start)
+    both = tl.evolve(problem, spec.training, tl.HDMF(), until=spec.until, save=times, replicas=2)
+    run = both.isel(replica=[0])  # the other is an independent cloud of the same law
+    outside = np.diagonal(run.Q.values[0], axis1=1, axis2=2) - np.sum(run.M.values[0] ** 2, axis=2)
+    risk, other = both.excess_risk.values
+    apart = np.max(np.abs(np.log(other / risk)))
+    claims = [
+        Claim(
+            "largest rise of the risk between saved times, relative",
+            float(np.max(np.diff(risk) / risk[:-1])),
+            high=1e-9,
+        ),
+        Claim("fall of the excess risk", float(risk[0] / risk[-1]), low=20.0),
+        Claim("two independent clouds: largest distance of log risk", float(apart), high=0.2),
+        Claim(
+            "share of what is outside of the target that is left",
+            float(outside[-1].mean() / outside[0].mean()),
+            high=0.75,
+        ),
+    ]
+    title = rf"Flow of the {p} units of an erf student of two erf neurons"
+    extras = {"flow.gif": partial(flow_movie, run)}
+    return Made({"figure": flow(run, title=title)}, claims, extras)
+
+
+if __name__ == "__main__":
+    run_script(__file__)
