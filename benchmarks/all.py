@@ -16,10 +16,10 @@ PAGE = HERE.parent / "docs" / "performance.md"
 NAMES = ("direct_sgd", "overlap_sgd", "saad_solla", "sde", "moments", "mean_field", "dmft", "learn", "ntk")
 HEAD = """# Performance
 
-Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time (best of several, compile time
-apart), but for the Gram matrix, which is on all cores and by the wall clock. The naive way is the equations as one would write them in NumPy. The
-floor is what no implementation can go below: random numbers, bytes, or one matrix product. More figures, other machines and
-the H200 are in `benchmarks/results/`.
+Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time
+(best of several, compile time apart), but for the Gram matrix, which is on all cores and by the wall clock. The naive
+way is the equations as one would write them in NumPy. The floor is what no implementation can go below: random numbers,
+bytes, or one matrix product. More figures, other machines and the H200 are in `benchmarks/results/`.
 
 """
 

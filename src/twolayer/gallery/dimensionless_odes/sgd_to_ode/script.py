@@ -36,7 +36,7 @@ def make(spec, ask):
         Panel(
             "time  $t$",
             "excess risk",
-            [*curves, Series("ODE", time, risk, color=6)],
+            [*curves, Series("ODE", time, risk, color=6, dashed=1)],
             log="y",
             title="one run of each, and 10-90% of the runs",
         ),

@@ -48,6 +48,7 @@ def make(spec, ask):
                 for n, (name, values) in enumerate(accounts.items())
             ],
             log="x",
+            xticks=dimensions,
         ),
     ]
     end = [values[:, -1] for values in norms]
