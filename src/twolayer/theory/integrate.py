@@ -28,6 +28,7 @@ def solve(
     locate: bool = False,
     is_coarse: bool = False,
     landing: Any = None,
+    is_differentiated: bool = False,
 ) -> Solution:
     """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``.
 
@@ -37,6 +38,7 @@ def solve(
     Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation;
     with other times to land on, ``landing``, the values between are interpolated.
     ``stop(y, args)`` ends the integration when it turns true or, with ``locate``, when it crosses zero, at the root.
+    ``is_differentiated`` solutions have derivatives in forward mode (few parameters), and none in reverse mode.
     """
     import diffrax
     import optimistix
@@ -59,6 +61,7 @@ def solve(
         stepsize_controller=controller,
         max_steps=max_steps,
         event=event,
+        adjoint=diffrax.ForwardMode() if is_differentiated else diffrax.RecursiveCheckpointAdjoint(),
         throw=False,
     )
     result = solution.result

@@ -64,12 +64,15 @@ def risk_after(
     spans: Float[Array, " n"],
 ) -> Float[Array, ""]:
     """The excess risk after the samples of all spans, each at its own learning rate."""
-    state = (start.Q, start.M, start.a)
-    for rate, span in zip(rates, spans, strict=True):
+
+    def piece(state: Any, each: Any) -> Any:
+        rate, span = each
         args = _Args(problem, _with_rate(training, rate), engine, start.P, None)
         times = jnp.stack([jnp.zeros(()), span])
-        path = solve(_field, state, times, args, RTOL, ATOL, MAX_STEPS, _never).states
-        state = jax.tree.map(lambda x: x[-1], path)
+        path = solve(_field, state, times, args, RTOL, ATOL, MAX_STEPS, _never, is_differentiated=True).states
+        return jax.tree.map(lambda x: x[-1], path), None
+
+    state, _ = jax.lax.scan(piece, (start.Q, start.M, start.a), (rates, spans))
     return excess_risk(engine, problem, Overlaps(state[0], state[1], start.P, state[2]))
 
 
@@ -83,14 +86,21 @@ def samples_to(
     threshold: Any,
 ) -> Float[Array, ""]:
     """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice."""
-    state, total, is_there = (start.Q, start.M, start.a), jnp.zeros(()), jnp.asarray(False)
-    for rate, span in zip(rates, spans, strict=True):
+
+    def piece(carry: Any, each: Any) -> Any:
+        state, total, is_there = carry
+        rate, span = each
         args = _Args(problem, _with_rate(training, rate), engine, start.P, threshold)
         times = jnp.stack([jnp.zeros(()), span])
-        solution = solve(_field, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True)
+        solution = solve(
+            _field, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True, is_differentiated=True
+        )
         total = total + jnp.where(is_there, 0.0, solution.reached)
         # Beyond the threshold the state is kept: later spans are not entered.
         ended = jax.tree.map(lambda x: x[-1], solution.states)
-        state = jax.tree.map(lambda old, new, done=is_there: jnp.where(done, old, new), state, ended)
-        is_there = is_there | solution.has_stopped
+        state = jax.tree.map(lambda old, new: jnp.where(is_there, old, new), state, ended)
+        return (state, total, is_there | solution.has_stopped), None
+
+    begun = ((start.Q, start.M, start.a), jnp.zeros(()), jnp.asarray(False))
+    (_, total, is_there), _ = jax.lax.scan(piece, begun, (rates, spans))
     return jnp.where(is_there, total, jnp.inf)

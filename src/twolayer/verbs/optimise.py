@@ -101,15 +101,14 @@ def optimise(
         plan, _ = make_plan(problem, training, step, [step], starts if problem.has_random_start else 1, seed)
         threshold = None if risk_threshold is None else np.asarray(risk_threshold)
         goal = partial(_goal, *as_data((problem, training)), plan.starts, threshold)
-        if samples is not None:
-            spans = np.array([samples / problem.d])
-        else:
-            spans = np.array([_first_span(goal, first)])
-        constant, value, evaluations = _descend(goal, np.log([first]), spans)
+        # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.
+        whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
+        spans = np.full(pieces, whole / pieces)
+        constant, value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans)
         rates = constant
         constant_value = value
         if pieces > 1:
-            used = spans[0] if samples is not None else value
+            used = whole if samples is not None else value
             spans = np.full(pieces, used / pieces)
             if samples is None:  # the last rate goes on until the threshold is reached
                 spans[-1] = PATIENCE * used
@@ -119,11 +118,17 @@ def optimise(
     return Optimum(_as_training(problem, training, best, spans), best, spans, value, kept, constant_value, evaluations)
 
 
-def _first_span(goal: Callable[..., Any], rate: float) -> float:
+def _tied(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray) -> tuple[Any, Any]:
+    """The objective of one rate for all spans, and its derivative."""
+    value, gradient = goal(np.full(len(spans), log_rates[0]), spans)
+    return value, np.sum(np.asarray(gradient), keepdims=True)
+
+
+def _first_span(goal: Callable[..., Any], rate: float, pieces: int) -> float:
     """A span that the given rate needs at most half of: doubled until the threshold is reached."""
     span = 1.0
     for _ in range(40):
-        found = float(goal(np.log([rate]), np.array([span]))[0])
+        found = float(goal(np.full(pieces, np.log(rate)), np.full(pieces, span / pieces))[0])
         if np.isfinite(found) and found < NOWHERE:
             return PATIENCE * float(np.exp(found))
         span *= 2.0
@@ -149,7 +154,13 @@ def _goal(
         mean = jnp.mean(jax.vmap(one)(starts.Q, starts.M, starts.a))
         return mean if threshold is None else jnp.log(mean)
 
-    return jax.value_and_grad(objective)(jnp.asarray(log_rates))
+    def twice(log_rates: Any) -> tuple[jax.Array, jax.Array]:
+        value = objective(log_rates)
+        return value, value
+
+    # Forward mode: there are few rates, and the program is a tenth of the one that runs backwards.
+    gradient, value = jax.jacfwd(twice, has_aux=True)(jnp.asarray(log_rates))
+    return value, gradient
 
 
 def _descend(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, float, int]:
@@ -164,7 +175,7 @@ def _descend(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray)
 
     bounds = [(x - np.log(RANGE), x + np.log(RANGE)) for x in log_rates]
     found = minimize(
-        objective, log_rates, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-9, "ftol": 1e-14}
+        objective, log_rates, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-9, "ftol": 1e-12}
     )
     if found.fun >= NOWHERE:
         raise ComputationFailed("No learning rate near the one that was given leads anywhere: give another.", None)
