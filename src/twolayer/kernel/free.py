@@ -219,9 +219,9 @@ def free_spectrum(
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
         return DeviceProduct(X, activation, devices=found, **kernel) if found else GramProduct(X, activation, **kernel)
 
-    # Beside a kept matrix in single precision the few products in double precision are made anew.
+    # Beside a matrix in single precision the host makes the few products in double precision anew.
     inner = make(precision, None)
-    product = inner if precision == "double" else make("double", False)
+    product = inner if precision == "double" else make("double", None if found else False)
     n = product.n
     tell("preconditioner", 0.0)
     diagonal = product.diagonal
