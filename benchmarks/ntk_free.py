@@ -3,7 +3,6 @@
 Each row of a table is printed as soon as it is known. Called by `python benchmarks/ntk.py --free | --device`.
 """
 
-import resource
 import subprocess
 import sys
 import time
@@ -98,10 +97,16 @@ def peak_of(what: str, n: int) -> tuple[float, float]:
     return size / (8.0 * n**2), size / 1e9
 
 
+def memory(field: str) -> float:
+    """Of this process, in bytes, as Linux counts it: what getrusage says may be inherited from the parent."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024.0 * float(line.split()[1]) for line in lines if line.startswith(field))
+
+
 def peak(what: str, n: int) -> None:
     X, y, _ = images(n, None)
     gram(X[:300])
-    before = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[1])
+    before = memory("VmRSS")
     if what == "eigh":
         spectrum(X)
     elif what == "cholesky":
@@ -110,7 +115,7 @@ def peak(what: str, n: int) -> None:
         product = GramProduct(X, keep=False)
         for _ in range(2):
             product(y)
-    print(1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    print(memory("VmHWM") - before)
 
 
 def device(folder: Path | None, n: int | None) -> None:

@@ -107,7 +107,7 @@ def test_matrix_free_route_gives_the_same(result):
 def test_route_is_chosen_by_memory_and_size(monkeypatch):
     monkeypatch.setattr("twolayer.kernel.eigen.available_memory", lambda: 100_000)
     found = tl.ntk(halves(100), steps=3)
-    assert found.method == "free" and "need 0.00016 GB" in found.reason
+    assert found.method == "free" and "need 0.16 MB" in found.reason
     monkeypatch.setattr("twolayer.kernel.eigen.MOST_ROWS", 20)
     assert "beyond 20" in tl.ntk(halves(30), steps=3).reason
     with pytest.raises(tl.InvalidInput, match="20 rows"):

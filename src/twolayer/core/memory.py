@@ -12,9 +12,9 @@ def available_memory() -> int:
     return max(min(_of_the_machine(), _of_the_group()), 0)
 
 
-def in_words(size: float) -> str:
+def in_words(size: float | int) -> str:
     """A number of bytes for a sentence."""
-    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def _of_the_machine() -> int:

@@ -62,7 +62,7 @@ class DeviceProduct(GramProduct):
         # The last strip overlaps the one before it, so that all have one shape and are compiled once.
         self.firsts = [min(first, n - self.height) for first in range(0, n, self.height)]
         size = len(self.firsts) * self.height * n * dtype.itemsize / len(self.devices)
-        self.is_kept = size < KEPT * _memory(self.devices) if keep is None else bool(keep)
+        self.is_kept = size < KEPT * device_memory(self.devices) if keep is None else bool(keep)
         height = self.height
 
         def cosines(U: Any, first: Any) -> Any:
@@ -171,7 +171,7 @@ def _on_diagonal(first: Any, height: int, n: int) -> Any:
     return rows + first == jax.lax.broadcasted_iota(jnp.int32, (height, n), 1)
 
 
-def _memory(devices: list[Any]) -> float:
+def device_memory(devices: list[Any]) -> float:
     """Bytes of the smallest device that are free."""
     if devices[0].platform == "cpu":
         return available_memory() / len(devices)

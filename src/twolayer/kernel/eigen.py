@@ -16,7 +16,7 @@ import numpy as np
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import array, number
-from twolayer.core.memory import available_memory
+from twolayer.core.memory import available_memory, in_words
 from twolayer.kernel.free import FreeSpectrum, free_spectrum
 from twolayer.kernel.matrices import gram_with_error
 from twolayer.kernel.solve import Solved, smallest_eigenvalue
@@ -185,7 +185,7 @@ def choose_method(method: str, n: int, matrices: int = 2) -> tuple[str, str]:
         return "free", f"n = {n} is beyond {MOST_ROWS}"
     need, there = 8.0 * matrices * n**2, available_memory()
     if need > there:
-        return "free", f"{matrices} matrices of {n} rows need {need / 1e9:.3g} GB, and {there / 1e9:.3g} GB are there"
+        return "free", f"{matrices} matrices of {n} rows need {in_words(need)}, and {in_words(there)} are there"
     return "exact", f"{matrices} matrices of {n} rows fit the memory"
 
 
