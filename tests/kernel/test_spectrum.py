@@ -7,6 +7,7 @@ import pytest
 import twolayer as tl
 from tests.kernel.test_gram import unit
 from twolayer.kernel import complexity, decompose, explain_singular, gram, measure, residuals, spectrum
+from twolayer.kernel.eigen import lower_factor
 
 
 def form_to_40_digits(X, y):
@@ -105,6 +106,17 @@ def test_more_antipodal_pairs_than_dimensions_are_singular():
     assert spectrum(np.concatenate([half, -half])).is_singular
     # As many as dimensions are not.
     assert not spectrum(np.concatenate([half[:5], -half[:5]])).is_singular
+
+
+def test_panels_give_the_factor_and_the_products(monkeypatch):
+    X = unit(70, 6)
+    expected = gram(X)
+    monkeypatch.setattr("twolayer.kernel.matrices.PANEL", 16)
+    monkeypatch.setattr("twolayer.kernel.eigen.FACTOR_PANEL", 16)
+    H = gram(X)
+    np.testing.assert_allclose(H, expected, atol=1e-15)
+    assert np.array_equal(H, H.T)
+    np.testing.assert_allclose(np.tril(lower_factor(H)), np.linalg.cholesky(expected), atol=1e-12)
 
 
 def test_the_matrix_is_kept_unless_it_may_be_destroyed():

@@ -35,6 +35,8 @@ from twolayer.kernel.spectra import (
 METHODS = ("auto", "exact", "free")
 # Double precision holds two matrices of this many rows in 6.4 GB; beyond, the exact route does not fit usual machines.
 MOST_ROWS = 20_000
+# Columns of a panel of Cholesky's factor.
+FACTOR_PANEL = 512
 
 
 @dataclass(frozen=True)
@@ -232,12 +234,13 @@ def measure(
 
 def _by_cholesky(H: np.ndarray, y: np.ndarray, uncertainty: float, X: np.ndarray) -> Estimate:
     """The form of the inverse; the matrix is destroyed."""
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+    from scipy.linalg import LinAlgError, cho_solve
 
     # Rounding of the factor is that of a matrix nearby, by a few last digits of the trace at most.
     uncertainty += EIGENVALUE_ERROR * EPSILON * float(np.trace(H))
     try:
-        factor = cho_factor(H.T, lower=False, overwrite_a=True, check_finite=False)
+        # The transpose of a C array is what LAPACK works on: no copy is made.
+        factor = (lower_factor(H).T, False)
     except LinAlgError:
         raise ComputationFailed(
             "The Gram matrix is singular as far as double precision can tell: it has no Cholesky factor. Remove "
@@ -256,6 +259,25 @@ def _by_cholesky(H: np.ndarray, y: np.ndarray, uncertainty: float, X: np.ndarray
         )
     x = solve(y).solutions
     return Estimate(float(y @ x), uncertainty * float(x @ x) / (1.0 - uncertainty / low))
+
+
+def lower_factor(H: np.ndarray) -> np.ndarray:
+    """Cholesky's factor L of H = L L^T, in place, panel by panel; what is above the diagonal is left as it was.
+
+    Only panels go through LAPACK: on two threads its own factor has ended in a segmentation fault at 20,000 rows, as
+    syrk does (see `gram`).
+    """
+    from scipy.linalg import cholesky, solve_triangular
+
+    for first in range(0, len(H), FACTOR_PANEL):
+        last = min(first + FACTOR_PANEL, len(H))
+        H[first:, first:last] -= H[first:, :first] @ H[first:last, :first].T
+        corner = cholesky(H[first:last, first:last], lower=True, check_finite=False)
+        H[first:last, first:last] = corner
+        if last < len(H):
+            below = solve_triangular(corner, H[last:, first:last].T, lower=True, check_finite=False)
+            H[last:, first:last] = below.T
+    return H
 
 
 def _require(found: AbstractSpectrum, X: np.ndarray) -> None:

@@ -30,6 +30,8 @@ from twolayer.problem.activations import Relu, as_activation
 NEARLY_PARALLEL = {"float64": 1.0 - 1e-5, "float32": 1.0 - 1e-3}
 # Rows and columns of a tile: a few of them fit a core's cache.
 TILE = 256
+# Rows of a panel of inner products.
+PANEL = 1024
 # Units whose fields are held at once.
 UNITS = 4096
 # Norms that differ by less are one norm; that of a row which was divided by it is one up to its last digits.
@@ -125,11 +127,17 @@ def one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
 
 
 def _products(U: np.ndarray) -> np.ndarray:
-    """Inner products of all rows, upper triangle only: half of the work of a general product."""
-    from scipy.linalg import blas
+    """Inner products of all rows, upper triangle only: half of the work of a general product.
 
-    syrk: Any = blas.dsyrk  # pyright: ignore[reportAttributeAccessIssue]
-    return syrk(1.0, U.T, trans=1, lower=1).T
+    By panels of rows and not by BLAS's own product of that kind (syrk), which has ended in a segmentation fault on two
+    threads at 20,000 rows (OpenBLAS of SciPy 1.17).
+    """
+    n = len(U)
+    H = np.empty((n, n))
+    for first in range(0, n, PANEL):
+        rows = slice(first, first + PANEL)
+        np.matmul(U[rows], U[first:].T, out=H[rows, first:])
+    return H
 
 
 def _apply(
