@@ -111,6 +111,7 @@ def test_more_antipodal_pairs_than_dimensions_are_singular():
 def test_panels_give_the_factor_and_the_products(monkeypatch):
     X = unit(70, 6)
     expected = gram(X)
+    monkeypatch.setattr("twolayer.kernel.matrices.TILE", 8)
     monkeypatch.setattr("twolayer.kernel.matrices.PANEL", 16)
     monkeypatch.setattr("twolayer.kernel.eigen.FACTOR_PANEL", 16)
     H = gram(X)

@@ -30,8 +30,8 @@ from twolayer.problem.activations import Relu, as_activation
 NEARLY_PARALLEL = {"float64": 1.0 - 1e-5, "float32": 1.0 - 1e-3}
 # Rows and columns of a tile: a few of them fit a core's cache.
 TILE = 256
-# Rows of a panel of inner products.
-PANEL = 1024
+# Rows of a panel of inner products: whole tiles, since a tile on the diagonal is read as a whole.
+PANEL = 4 * TILE
 # Units whose fields are held at once.
 UNITS = 4096
 # Norms that differ by less are one norm; that of a row which was divided by it is one up to its last digits.
