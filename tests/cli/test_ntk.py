@@ -22,6 +22,17 @@ def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
     assert sorted(path.name for path in folder.iterdir()) == names == sorted(answer["files"])
 
 
+def test_matrix_free(capsys):
+    arguments = ["ntk", "sphere", "--n", "80", "--d", "6", "--steps", "10", "--json", "--quiet"]
+    answers = []
+    for method in ("exact", "free"):
+        assert main([*arguments, "--method", method]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert [each["method"] for each in answers] == ["exact", "free"]
+    assert answers[1]["complexity"] == pytest.approx(answers[0]["complexity"], rel=1e-9)
+    assert {"n", "lambda_min", "complexity", "eigenvalues"} <= set(answers[1])
+
+
 def test_a_file_and_a_target(tmp_path, capsys):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", X=rng.standard_normal((40, 5)), y=np.arange(40) % 3)
@@ -41,6 +52,7 @@ def test_a_file_and_a_target(tmp_path, capsys):
         (["sphere", "--n", "20", "--target", "z21"], "21 fields"),
         (["sphere", "--n", "20", "--classes", "a"], "--classes"),
         (["sphere", "--n", "20", "--shares", "1"], "--shares"),
+        (["sphere", "--n", "20", "--method", "fast"], "method"),
         (["absent.npz"], "does not exist"),
     ],
 )

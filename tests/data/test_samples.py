@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -126,13 +127,25 @@ def test_bad_input(call, words, tmp_path, images):
         call(tmp_path)
 
 
-def test_parquet_says_what_is_missing(tmp_path):
+def test_parquet(tmp_path):
+    from pyarrow import parquet, table
+
+    X, y = np.random.default_rng(2).standard_normal((9, 3)), np.arange(9) % 3
+    parquet.write_table(table({"a": X[:, 0], "y": y, "b": X[:, 1], "c": X[:, 2]}), tmp_path / "a.parquet")
+    found = load_samples(tmp_path / "a.parquet", normalise=False)
+    assert np.array_equal(found.X, X) and np.array_equal(found.y, y)
+    parquet.write_table(table({"a": ["x", "y"], "y": [1, 2]}), tmp_path / "words.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1")
+    for name in ("words.parquet", "broken.parquet"):
+        with pytest.raises(tl.InvalidInput, match="not a table of numbers"):
+            load_samples(tmp_path / name)
+
+
+def test_parquet_says_what_is_missing(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"")
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        with pytest.raises(tl.InvalidInput, match="pip install pyarrow"):
-            load_samples(tmp_path / "a.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(tl.InvalidInput, match="install twolayer"):
+        load_samples(tmp_path / "a.parquet")
 
 
 def test_a_fetched_file_is_kept_only_when_it_is_the_published_one(tmp_path, monkeypatch):

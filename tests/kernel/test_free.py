@@ -10,7 +10,7 @@ from twolayer.kernel import GramProduct, gram, lanczos, spectrum, trace
 
 @pytest.mark.parametrize("activation, scale", [("relu", 1.0), ("relu", 2.5), ("erf", 1.0)])
 def test_products_in_strips(activation, scale, monkeypatch):
-    monkeypatch.setattr("twolayer.kernel.free.STRIP", 700)
+    monkeypatch.setattr("twolayer.kernel.products.STRIP", 700)
     X = scale * unit(130, 7)
     V = np.random.default_rng(0).standard_normal((130, 3))
     product = GramProduct(X, activation)

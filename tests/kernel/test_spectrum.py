@@ -6,7 +6,8 @@ import pytest
 
 import twolayer as tl
 from tests.kernel.test_gram import unit
-from twolayer.kernel import complexity, decompose, explain_singular, gram, residuals, spectrum
+from twolayer.kernel import complexity, decompose, explain_singular, gram, measure, residuals, spectrum
+from twolayer.kernel.eigen import lower_factor
 
 
 def form_to_40_digits(X, y):
@@ -34,9 +35,10 @@ def test_error_of_the_measure_holds(distance):
     exact = form_to_40_digits(X, y)
     assert abs(found.value - exact) <= found.error
     assert found.error < 1e-3 * exact
-    measure = spectrum(X).complexity(y)
-    assert abs(measure.value - np.sqrt(2.0 * exact / 24)) <= measure.error
-    assert complexity(X, y) == measure.value
+    # By the spectrum and by Cholesky's factor, each with an error of its own.
+    for found in (spectrum(X).complexity(y), measure(X, y)):
+        assert abs(found.value - np.sqrt(2.0 * exact / 24)) <= found.error < 1e-3 * found.value
+    assert complexity(X, y) == found.value
 
 
 def test_prediction_is_the_linear_recursion():
@@ -104,6 +106,18 @@ def test_more_antipodal_pairs_than_dimensions_are_singular():
     assert spectrum(np.concatenate([half, -half])).is_singular
     # As many as dimensions are not.
     assert not spectrum(np.concatenate([half[:5], -half[:5]])).is_singular
+
+
+def test_panels_give_the_factor_and_the_products(monkeypatch):
+    X = unit(70, 6)
+    expected = gram(X)
+    monkeypatch.setattr("twolayer.kernel.matrices.TILE", 8)
+    monkeypatch.setattr("twolayer.kernel.matrices.PANEL", 16)
+    monkeypatch.setattr("twolayer.kernel.eigen.FACTOR_PANEL", 16)
+    H = gram(X)
+    np.testing.assert_allclose(H, expected, atol=1e-15)
+    assert np.array_equal(H, H.T)
+    np.testing.assert_allclose(np.tril(lower_factor(H)), np.linalg.cholesky(expected), atol=1e-12)
 
 
 def test_the_matrix_is_kept_unless_it_may_be_destroyed():

@@ -94,6 +94,14 @@ def test_divergence_is_told():
         train(X, y, width=512, eta=40.0 / spectrum(X).lambda_max, steps=200)
 
 
+def test_memory_is_asked_for_before_anything_starts(monkeypatch):
+    X, y = unit(50, 8), labels(50)
+    monkeypatch.setattr("twolayer.kernel.training.available_memory", lambda: 5_000_000)
+    train(X, y, width=2000, eta=0.1, steps=1, grams=False)  # 3.2 MB
+    with pytest.raises(tl.InvalidInput, match=r"8000 units on 50 samples need 12.8 MB.*width of 3100 would fit"):
+        train(X, y, width=8000, eta=0.1, steps=1, grams=False)
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [

@@ -80,6 +80,40 @@ def test_figures_show_what_there_is(result):
         complexity_sweep(bare)
 
 
+def test_matrix_free_route_gives_the_same(result):
+    shares = np.linspace(0.0, 1.0, 5)
+    options = {"test": halves(400, seed=1), "steps": 60, "shares": shares, "seed": 2, "eta": result.eta}
+    for precision, digits in (("double", 1e-9), ("single", 1e-4)):
+        free = tl.ntk(halves(120), method="free", precision=precision, **options)
+        assert free.method == "free" and result.method == "exact" and "as asked" in str(free)
+        assert free.complexity.value == pytest.approx(result.complexity.value, rel=1e-9)
+        for one, other in zip(free.curves, result.curves, strict=True):
+            np.testing.assert_allclose(one.predicted, other.predicted, rtol=digits)
+            assert np.all(np.abs(one.predicted - other.predicted) <= one.prediction.error + 1e-9)
+        for one, other in zip(free.shares, result.shares, strict=True):
+            assert one.complexity == pytest.approx(other.complexity, rel=1e-9)
+            assert abs(one.kernel_error - other.kernel_error) <= 1.0 / 400
+    data = json.loads(json.dumps(free.to_dict(), allow_nan=False))
+    assert len(data["eigenvalues"]) == len(data["eigenvalue_counts"]) and "density" in data["eigenvalues_are"]
+    assert abs(data["lambda_min"] - result.lambda_min) <= data["lambda_min_error"]
+    # No eigenvectors: the figure shows the parts of the labels below each eigenvalue.
+    right = lazy_training(free).axes[1]
+    assert len(right.lines) == 3 and right.get_ylabel().startswith("part below")
+    given, random, counted = (line.get_ydata() for line in right.lines)
+    assert all(np.all(np.diff(line) <= 0.0) and line[0] == pytest.approx(1.0) for line in (given, random, counted))
+    assert len(complexity_sweep(free).axes) == 2
+
+
+def test_route_is_chosen_by_memory_and_size(monkeypatch):
+    monkeypatch.setattr("twolayer.kernel.eigen.available_memory", lambda: 100_000)
+    found = tl.ntk(halves(100), steps=3)
+    assert found.method == "free" and "need 0.16 MB" in found.reason
+    monkeypatch.setattr("twolayer.kernel.eigen.MOST_ROWS", 20)
+    assert "beyond 20" in tl.ntk(halves(30), steps=3).reason
+    with pytest.raises(tl.InvalidInput, match="20 rows"):
+        tl.ntk(halves(30), steps=3, method="exact")
+
+
 def test_target_with_its_bounds():
     found = tl.ntk(halves(80), target=quadratic(np.diag(np.arange(12.0))), formula="xAx")
     assert found.target.measured <= found.target.sharp_bound <= found.target.bound == pytest.approx(6 * 66.0)
@@ -87,13 +121,14 @@ def test_target_with_its_bounds():
     assert "xAx" in str(found)
 
 
-def test_singular_matrices_are_told_and_a_ridge_helps():
-    samples = halves(30)
+@pytest.mark.parametrize("method", ["exact", "free"])
+def test_singular_matrices_are_told_and_a_ridge_helps(method):
+    samples = halves(90)
     X, y = samples.X.copy(), samples.y.copy()
     X[4], y[4] = X[2], -y[2]
-    found = tl.ntk(tl.Samples(X, y), steps=3)
+    found = tl.ntk(tl.Samples(X, y), steps=3, method=method)
     assert found.complexity is None and "2 and 4" in str(found) and found.to_dict()["complexity"] is None
-    assert tl.ntk(tl.Samples(X, y), steps=3, ridge=0.1).complexity.value > 0.0
+    assert tl.ntk(tl.Samples(X, y), steps=3, ridge=0.1, method=method).complexity.value > 0.0
 
 
 def test_inputs_are_given_unit_norm_and_it_is_said():

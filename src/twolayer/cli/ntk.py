@@ -59,7 +59,16 @@ def ntk(
         int, typer.Option("--shares", metavar="N", help="Shares of random labels, 0 to 1, to compare with test errors.")
     ] = 0,
     test: Annotated[int, typer.Option("--test", metavar="N", help="Test samples for --shares.")] = 1000,
-    single: Annotated[bool, typer.Option("--single", help="Train the network in single precision.")] = False,
+    single: Annotated[
+        bool, typer.Option("--single", help="Network and matrix-free products in single precision.")
+    ] = False,
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help="exact (all eigenvalues), free (no matrix), or auto.")
+    ] = "auto",
+    devices: Annotated[
+        int | None,
+        typer.Option("--devices", metavar="N", help="Accelerators for `free`; all of them when left out."),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
     data_dir: Annotated[
         Path | None,
@@ -113,6 +122,8 @@ def ntk(
             formula=target or "",
             seed=seed,
             precision="single" if single else "double",
+            method=method,
+            devices=devices,
             progress=progress,
         )
     data = {"source": source} | result.to_dict()

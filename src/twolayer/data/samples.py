@@ -167,11 +167,14 @@ def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InvalidInput(
-            f"Reading {str(path)!r} needs the package pyarrow: install it (`pip install pyarrow`), or convert the file "
-            "to .npz or .csv."
+            f"Reading {str(path)!r} needs the package pyarrow: install it (`pip install twolayer[data]`), or convert "
+            "the file to .npz or .csv."
         ) from None
-    table = parquet.read_table(path)
-    columns = np.stack([np.asarray(table[name], dtype=np.float64) for name in table.column_names], axis=1)
+    try:
+        table = parquet.read_table(path)
+        columns = np.stack([np.asarray(table[name], dtype=np.float64) for name in table.column_names], axis=1)
+    except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors are of these kinds
+        raise InvalidInput(f"The file {str(path)!r} is not a table of numbers: {error}.") from None
     return _split_columns(columns, list(table.column_names), path)
 
 

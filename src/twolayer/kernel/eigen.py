@@ -15,20 +15,32 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import array, count, number
-from twolayer.kernel.matrices import gram_with_error, parallel_pairs
+from twolayer.core.fields import array, number
+from twolayer.core.memory import available_memory, in_words
+from twolayer.kernel.free import FreeSpectrum, free_spectrum
+from twolayer.kernel.matrices import gram_with_error
+from twolayer.kernel.solve import Solved, smallest_eigenvalue
+from twolayer.kernel.spectra import (
+    EIGENVALUE_ERROR,
+    EPSILON,
+    AbstractSpectrum,
+    Prediction,
+    as_measure,
+    coefficient_factor,
+    explain_singular,
+    matrix_error,
+    step_numbers,
+)
 
-EPSILON = float(np.finfo(float).eps)
-# Of an entry of the matrix, in units of the last digit of the largest: inner products of some thousand terms.
-ENTRY_ERROR = 8.0
-# Of the eigenvalues, in units of the last digit of the largest, with a margin.
-EIGENVALUE_ERROR = 16.0
+METHODS = ("auto", "exact", "free")
 # Double precision holds two matrices of this many rows in 6.4 GB; beyond, the exact route does not fit usual machines.
 MOST_ROWS = 20_000
+# Columns of a panel of Cholesky's factor.
+FACTOR_PANEL = 512
 
 
 @dataclass(frozen=True)
-class Spectrum:
+class Spectrum(AbstractSpectrum):
     """Eigenvalues (largest first) and eigenvectors (columns) of a symmetric Gram matrix with its ridge added.
 
     ``uncertainty`` bounds how far, in the operator norm, the matrix that was decomposed is from the exact one.
@@ -41,49 +53,29 @@ class Spectrum:
 
     @property
     def n(self) -> int:
-        """The number of samples."""
         return self.eigenvalues.size
 
     @property
     def lambda_min(self) -> float:
-        """The smallest eigenvalue; below ``uncertainty`` it is not known to be positive."""
         return float(self.eigenvalues[-1])
 
     @property
     def lambda_max(self) -> float:
-        """The largest eigenvalue."""
         return float(self.eigenvalues[0])
-
-    @property
-    def is_singular(self) -> bool:
-        """Whether the smallest eigenvalue is zero as far as numbers can tell."""
-        return bool(self.lambda_min <= self.uncertainty)
-
-    @property
-    def largest_step(self) -> float:
-        """Gradient descent diverges at steps beyond it."""
-        return 2.0 / self.lambda_max
-
-    def check_step(self, eta: Any) -> float:
-        """The step, or a refusal of one at which gradient descent diverges; half of the largest when it is None."""
-        if eta is None:
-            return 0.5 * self.largest_step
-        eta = float(number("eta", above=0.0)(eta))
-        if eta >= self.largest_step:
-            raise InvalidInput(
-                f"Argument `eta` must be below 2 / lambda_max = {self.largest_step:.6g}, or gradient descent diverges, "
-                f"but is {eta:g}."
-            )
-        return eta
 
     def projections(self, y: Any) -> np.ndarray:
         r"""The components :math:`v_i \cdot y` of labels, eigenvector after eigenvector; columns are several labels."""
         return self.eigenvectors.T @ self._labels(y)
 
-    def residuals(self, y: Any, steps: Any, eta: Any = None) -> np.ndarray:
-        r"""The predicted norm :math:`\|y - u(k)\|` at each of the given steps (a number: at 0, 1, ..., steps)."""
-        eta, k = self.check_step(eta), _steps(steps)
-        return _norms(np.abs(1.0 - eta * self.eigenvalues), k, self.projections(y))
+    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
+        eta, k = self.check_step(eta), step_numbers(steps)
+        factors = np.abs(1.0 - eta * self.eigenvalues)
+        found = []
+        for projected in self.projections(Y).T:
+            # No step lengthens the residual, so that each moves it by the distance of the matrices at most.
+            error = k * eta * self.uncertainty * float(np.linalg.norm(projected))
+            found.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
+        return found
 
     def flow(self, y: Any, times: Any) -> np.ndarray:
         r"""The predicted norm :math:`\|y - u(t)\|` of gradient flow at given times :math:`t = \eta k`."""
@@ -97,57 +89,24 @@ class Spectrum:
         return self.eigenvectors @ (kept * self.projections(y))
 
     def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
-        r"""What multiplies the kernel in the prediction at another input: :math:`H^{-1} u(k)`; its limit without k."""
         if k is None:
             self.require_inverse()
             kept = 1.0 / self.eigenvalues
         else:
-            rates = self.check_step(eta) * self.eigenvalues
-            # (1 - (1 - rate)^k) / lambda, which has a limit at lambda = 0.
-            with np.errstate(divide="ignore", invalid="ignore"):
-                kept = (1.0 - (1.0 - rates) ** int(k)) / self.eigenvalues
-            kept = np.where(np.abs(rates) * k < 1e-12, self.check_step(eta) * k, kept)
+            kept = coefficient_factor(self.eigenvalues, self.check_step(eta), k)
         projected = self.projections(y)
         return self.eigenvectors @ (kept.reshape((-1,) + (1,) * (projected.ndim - 1)) * projected)
 
-    def inverse_form(self, y: Any) -> Estimate:
-        r""":math:`y^\top H^{-1} y` with a bound on its error, :math:`\|\delta H\|\,\|H^{-1}y\|^2` to first order."""
+    def inverse_forms(self, Y: Any) -> list[Estimate]:
+        r""":math:`y^\top H^{-1} y` of each column; its error is :math:`\|\delta H\|\,\|H^{-1}y\|^2` to first order."""
         self.require_inverse()
-        projected = self.projections(y)
-        value = float(np.sum(projected**2 / self.eigenvalues))
-        slope = float(np.sum((projected / self.eigenvalues) ** 2))
+        projected = self.projections(array("y", 2)(Y))
+        values = np.sum(projected**2 / self.eigenvalues[:, None], axis=0)
+        slopes = np.sum((projected / self.eigenvalues[:, None]) ** 2, axis=0)
         # Beyond first order: each eigenvalue may be smaller by the whole uncertainty.
         margin = 1.0 - self.uncertainty / self.lambda_min
-        return Estimate(value, self.uncertainty * slope / margin)
-
-    def complexity(self, y: Any) -> Estimate:
-        r"""The measure :math:`\sqrt{2\,y^\top H^{-1} y / n}` with a bound on its numerical error."""
-        form = self.inverse_form(y)
-        value = np.sqrt(2.0 * form.value / self.n)
-        low = np.sqrt(max(2.0 * (form.value - form.error) / self.n, 0.0))
-        return Estimate(float(value), float(value - low))
-
-    def require_inverse(self) -> None:
-        """Refuse a matrix that is singular as far as numbers can tell."""
-        if self.is_singular:
-            raise ComputationFailed(
-                f"The Gram matrix is singular as far as double precision can tell: lambda_min = {self.lambda_min:.2g} "
-                f"with an uncertainty of {self.uncertainty:.2g}, lambda_max = {self.lambda_max:.4g}. Remove parallel "
-                "inputs, or ask for a ridge.",
-                self,
-            )
-
-    def _labels(self, y: Any) -> np.ndarray:
-        y = array("y", np.ndim(y) if np.ndim(y) in (1, 2) else 1)(y)
-        if len(y) != self.n:
-            raise InvalidInput(f"Argument `y` must have one label per sample ({self.n}), but has shape {y.shape}.")
-        return y
-
-
-def _steps(steps: Any) -> np.ndarray:
-    if np.ndim(steps) == 0:
-        return np.arange(count("steps", low=0, high=10**7)(steps) + 1, dtype=float)
-    return array("steps", 1)(steps)
+        pairs = zip(values, slopes, strict=True)
+        return [Estimate(float(value), float(self.uncertainty * slope / margin)) for value, slope in pairs]
 
 
 def _norms(factors: np.ndarray, k: np.ndarray, projected: np.ndarray) -> np.ndarray:
@@ -191,8 +150,8 @@ def decompose(H: Any, ridge: float | int = 0.0, *, overwrite: bool = False, erro
     # The transpose of a C array is what LAPACK works on: no copy is made.
     values, vectors = eigh(H.T, overwrite_a=True, driver="evr", check_finite=False)
     largest_value = float(values[-1])
-    entries = len(H) * (ENTRY_ERROR * EPSILON * largest + error)
-    return Spectrum(values[::-1], vectors[:, ::-1], entries + EIGENVALUE_ERROR * EPSILON * largest_value, ridge)
+    uncertainty = matrix_error(len(H), largest, error) + EIGENVALUE_ERROR * EPSILON * largest_value
+    return Spectrum(values[::-1], vectors[:, ::-1], uncertainty, ridge)
 
 
 def spectrum(
@@ -214,49 +173,122 @@ def check_size(n: int) -> None:
     if n > MOST_ROWS:
         raise InvalidInput(
             f"Argument `X` must have at most {MOST_ROWS} rows for the exact spectrum, which holds two matrices of that "
-            f"size, but has {n}: take a subset, or use `kernel.lanczos`."
+            f'size, but has {n}: take a subset, or `free_spectrum` (`method="free"`).'
         )
 
 
-def explain_singular(X: Any, labels: Any = None) -> str:
-    """A sentence that names the parallel inputs behind a singular Gram matrix, or says that there are none."""
-    pairs = parallel_pairs(X)
-    if not pairs:
-        return "No two inputs are parallel: the matrix is singular because there are many more samples than directions."
-    shown = ", ".join(f"{i} and {j}" for i, j in pairs[:5])
-    more = f" and {len(pairs) - 5} more pairs" if len(pairs) > 5 else ""
-    words = f"Parallel inputs: {shown}{more}."
-    if labels is not None:
-        y = array("y", 1)(labels)
-        opposed = [pair for pair in pairs if y[pair[0]] != y[pair[1]]]
-        words += f" In {len(opposed)} of {len(pairs)} the labels differ: no network can fit them." if opposed else ""
-    return words
+def choose_method(method: str, n: int, matrices: int = 2) -> tuple[str, str]:
+    """The exact or the matrix-free route for so many samples, and the reason in words."""
+    if method == "exact":
+        check_size(n)
+    if method != "auto":
+        return method, "as asked"
+    if n > MOST_ROWS:
+        return "free", f"n = {n} is beyond {MOST_ROWS}"
+    need, there = 8.0 * matrices * n**2, available_memory()
+    if need > there:
+        return "free", f"{matrices} matrices of {n} rows need {in_words(need)}, and {in_words(there)} are there"
+    return "exact", f"{matrices} matrices of {n} rows fit the memory"
 
 
-def complexity(X: Any, y: Any, activation: Any = "relu", *, ridge: float | int = 0.0) -> float:
+def complexity(X: Any, y: Any, activation: Any = "relu", *, ridge: float | int = 0.0, method: str = "auto") -> float:
     r"""The complexity measure :math:`\sqrt{2\,y^\top (H^\infty)^{-1} y / n}` of labels on inputs.
 
-    ``spectrum(X).complexity(y)`` is the same with a bound on its error.
+    `measure` is the same with a bound on its error.
 
     References
     ----------
     :cite:t:`arora2019`, theorem 5.1.
     """
-    return inverse_of(X, activation, ridge).complexity(y).value
+    return measure(X, y, activation, ridge=ridge, method=method).value
 
 
-def inverse_of(X: Any, activation: Any = "relu", ridge: float | int = 0.0) -> Spectrum:
-    """The spectrum, with parallel inputs named where there is no inverse."""
-    found = spectrum(X, activation, ridge=ridge)
-    if found.is_singular:
-        try:
-            found.require_inverse()
-        except ComputationFailed as failure:
-            raise ComputationFailed(f"{failure} {explain_singular(X)}", found) from None
-    return found
+def measure(
+    X: Any,
+    y: Any,
+    activation: Any = "relu",
+    *,
+    layers: str = "first",
+    kappa: float | int = 1.0,
+    ridge: float | int = 0.0,
+    method: str = "auto",
+) -> Estimate:
+    r"""The complexity measure of labels with a bound on its numerical error, without the spectrum.
+
+    By Cholesky's factor, in one matrix and a twentieth of the time of the spectrum; matrix-free where that does not
+    fit (see `free_spectrum`). The smallest eigenvalue, which the error needs, comes from solves with random vectors.
+    """
+    X, y = array("X", 2)(X), array("y", 1)(y)
+    if len(y) != len(X):
+        raise InvalidInput(f"Argument `y` must have one label per sample ({len(X)}), but has shape {y.shape}.")
+    if choose_method(method, len(X), 1)[0] == "free":
+        found = free_spectrum(X, activation, layers=layers, kappa=kappa, ridge=ridge)
+        _require(found, X)
+        return found.complexity(y)
+    ridge = float(number("ridge", low=0.0)(ridge))
+    H, error = gram_with_error(X, activation, layers, kappa)
+    largest = float(np.max(np.diagonal(H)))
+    H[np.diag_indices_from(H)] += ridge
+    return as_measure(_by_cholesky(H, y, matrix_error(len(H), largest, error), X), len(X))
 
 
-def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu") -> np.ndarray:
+def _by_cholesky(H: np.ndarray, y: np.ndarray, uncertainty: float, X: np.ndarray) -> Estimate:
+    """The form of the inverse; the matrix is destroyed."""
+    from scipy.linalg import LinAlgError, cho_solve
+
+    # Rounding of the factor is that of a matrix nearby, by a few last digits of the trace at most.
+    uncertainty += EIGENVALUE_ERROR * EPSILON * float(np.trace(H))
+    try:
+        # The transpose of a C array is what LAPACK works on: no copy is made.
+        factor = (lower_factor(H).T, False)
+    except LinAlgError:
+        raise ComputationFailed(
+            "The Gram matrix is singular as far as double precision can tell: it has no Cholesky factor. Remove "
+            f"parallel inputs, or ask for a ridge. {explain_singular(X)}"
+        ) from None
+
+    def solve(vectors: np.ndarray) -> Solved:
+        return Solved(cho_solve(factor, vectors, check_finite=False), np.zeros_like(vectors), 1, True)
+
+    smallest = smallest_eigenvalue(solve, len(y))
+    low = float(smallest.value - smallest.error)
+    if low <= uncertainty:
+        raise ComputationFailed(
+            f"The Gram matrix is singular as far as double precision can tell: lambda_min = {smallest.value:.2g} with "
+            f"an uncertainty of {uncertainty:.2g}. Remove parallel inputs, or ask for a ridge. {explain_singular(X)}"
+        )
+    x = solve(y).solutions
+    return Estimate(float(y @ x), uncertainty * float(x @ x) / (1.0 - uncertainty / low))
+
+
+def lower_factor(H: np.ndarray) -> np.ndarray:
+    """Cholesky's factor L of H = L L^T, in place, panel by panel; what is above the diagonal is left as it was.
+
+    Only panels go through LAPACK: on two threads its own factor has ended in a segmentation fault at 20,000 rows, as
+    syrk does (see `gram`).
+    """
+    from scipy.linalg import cholesky, solve_triangular
+
+    for first in range(0, len(H), FACTOR_PANEL):
+        last = min(first + FACTOR_PANEL, len(H))
+        H[first:, first:last] -= H[first:, :first] @ H[first:last, :first].T
+        corner = cholesky(H[first:last, first:last], lower=True, check_finite=False)
+        H[first:last, first:last] = corner
+        if last < len(H):
+            below = solve_triangular(corner, H[last:, first:last].T, lower=True, check_finite=False)
+            H[last:, first:last] = below.T
+    return H
+
+
+def _require(found: AbstractSpectrum, X: np.ndarray) -> None:
+    """Refuse a matrix without an inverse, and name the parallel inputs."""
+    try:
+        found.require_inverse()
+    except ComputationFailed as failure:
+        raise ComputationFailed(f"{failure} {explain_singular(X)}", found) from None
+
+
+def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu", *, method: str = "auto") -> np.ndarray:
     r"""The predicted norm :math:`\|y - u(k)\|` of the residual at steps 0, 1, ..., ``steps`` of gradient descent.
 
     A step size of :math:`2/\lambda_{\max}` or more, at which gradient descent diverges, is refused.
@@ -265,4 +297,10 @@ def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu") ->
     ----------
     :cite:t:`arora2019`, theorem 4.1.
     """
-    return spectrum(X, activation).residuals(y, steps, eta)
+    X = array("X", 2)(X)
+    found: Spectrum | FreeSpectrum
+    if choose_method(method, len(X))[0] == "free":
+        found = free_spectrum(X, activation)
+    else:
+        found = spectrum(X, activation)
+    return found.residuals(y, steps, eta)

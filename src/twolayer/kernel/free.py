@@ -1,11 +1,12 @@
-r"""Beyond memory: quantities of a Gram matrix from its products with vectors, which are made strip by strip.
+r"""The spectrum of a Gram matrix that does not fit the memory, through its products with vectors.
 
-Lanczos's process from labels y gives, after k products, a rule with k nodes for the measure of y on the spectrum,
+The largest eigenvalue, the density and all that is predicted come from Lanczos's process (`kernel/krylov.py`), the
+measure from conjugate gradients (`kernel/solve.py`) with a bound that does not trust them: for any x, and r = y - Hx,
 
-.. math:: y^\top f(H)\,y = \sum_i f(\lambda_i)\,(v_i \cdot y)^2 \approx \|y\|^2 \sum_{j \le k} w_j f(\theta_j)
+.. math:: y^\top H^{-1} y = y^\top x + x^\top r + r^\top H^{-1} r, \qquad
+          0 \le r^\top H^{-1} r \le \|r\|^2 / \lambda_{\min}
 
-exact for polynomials of degree 2k - 1 (Gauss). The predicted residual and :math:`y^\top H^{-1} y` are such forms. From
-random signs in place of y it gives traces of functions, with the scatter of the signs as error.
+where r is computed in double precision from x itself.
 """
 
 from collections.abc import Callable
@@ -14,144 +15,250 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import array, choice, count, number
-from twolayer.kernel.matrices import apply_profile, unit_rows
-from twolayer.kernel.profile import LAYERS, make_profile
-from twolayer.problem.activations import Relu, as_activation
+from twolayer.kernel.device import DeviceProduct, chosen_devices
+from twolayer.kernel.krylov import Krylov, processes, random_signs
+from twolayer.kernel.products import PRECISIONS, GramProduct
+from twolayer.kernel.solve import (
+    HANDOVER,
+    Preconditioner,
+    Solved,
+    conjugate_gradients,
+    norm_of_difference,
+    refine,
+    smallest_eigenvalue,
+)
+from twolayer.kernel.spectra import (
+    EIGENVALUE_ERROR,
+    EPSILON,
+    AbstractSpectrum,
+    Prediction,
+    coefficient_factor,
+    matrix_error,
+    step_numbers,
+)
 
-# Numbers in a strip of the matrix: what is held beside the inputs.
-STRIP = 2**24
-# The error of a rule is this many times its distance from one with three quarters of the nodes.
-SAFETY = 4.0
+# Nodes of the rules of labels, and of each of the random vectors that give the density.
+NODES = 100
+DENSITY_NODES, PROBES = 60, 8
+# Columns of the matrix in the preconditioner.
+RANK = 1000
+# Residuals of the solves with the inverse, of which the smallest eigenvalue is made.
+INVERSE_TOLERANCE = 1e-3
+# Bound on the measure's last term, of its value, at which corrections end.
+ENOUGH = 1e-12
+# Bytes of the directions of all labels that are followed at once.
+HELD = 2**30
 
-
-class GramProduct:
-    """Products of the Gram matrix of unit-norm inputs with vectors; a strip of it is held at a time.
-
-    Each strip is made for the columns from its own on, and used twice, since the matrix is symmetric.
-    """
-
-    def __init__(self, X: Any, activation: Any = "relu", *, layers: str = "first", kappa: float | int = 1.0):
-        self.inputs, norms = unit_rows(X)
-        self.profile = make_profile(as_activation(activation), choice("layers", LAYERS)(layers), float(kappa))
-        if np.max(np.abs(norms - 1.0)) > 1e-6 and not isinstance(as_activation(activation), Relu):
-            raise InvalidInput("Argument `X` must have rows of unit norm: divide each row by its norm.")
-        self.norms = norms if self.profile.is_homogeneous else np.ones_like(norms)
-
-    @property
-    def n(self) -> int:
-        """The number of samples."""
-        return len(self.inputs)
-
-    def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """The product with a vector, or with each column of several."""
-        U, n = self.inputs, self.n
-        scaled = self.norms.reshape((-1,) + (1,) * (vector.ndim - 1)) * vector
-        result = np.zeros_like(scaled)
-        rows = max(1, STRIP // n)
-        for first in range(0, n, rows):
-            last = min(first + rows, n)
-            strip = U[first:last] @ U[first:].T
-            apply_profile(strip, U[first:last], U[first:], self.profile)
-            result[first:last] += strip @ scaled[first:]
-            result[last:] += strip[:, last - first :].T @ scaled[first:last]
-        return self.norms.reshape((-1,) + (1,) * (vector.ndim - 1)) * result
+Product = GramProduct | DeviceProduct
 
 
 @dataclass(frozen=True)
-class SpectralRule:
-    """Nodes and weights for the measure of a vector on the spectrum, and those of a rule that is coarser."""
+class FreeSpectrum(AbstractSpectrum):
+    """A Gram matrix with its ridge added, through its products.
 
-    nodes: np.ndarray
-    weights: np.ndarray
-    coarser_nodes: np.ndarray
-    coarser_weights: np.ndarray
-
-    def form(self, function: Callable[[np.ndarray], Any]) -> Estimate:
-        r"""The form :math:`y^\top f(H)\,y`; the error is an estimate, from the coarser rule."""
-        value = np.asarray(function(self.nodes)) @ self.weights
-        coarse = np.asarray(function(self.coarser_nodes)) @ self.coarser_weights
-        rounding = 1e-13 * np.abs(value)
-        return Estimate(value, SAFETY * np.abs(value - coarse) + rounding)
-
-    def inverse_form(self) -> Estimate:
-        r""":math:`y^\top H^{-1} y`, which a Gauss rule meets from below."""
-        if self.nodes[0] <= 0.0:
-            raise ComputationFailed("The Gram matrix is singular as far as numbers can tell: there is no inverse.")
-        return self.form(lambda theta: 1.0 / theta)
-
-    def complexity(self, n: int) -> Estimate:
-        r"""The measure :math:`\sqrt{2\,y^\top H^{-1} y / n}`."""
-        form = self.inverse_form()
-        value = float(np.sqrt(2.0 * form.value / n))
-        return Estimate(value, float(np.sqrt(2.0 * (form.value + form.error) / n)) - value)
-
-    def residuals(self, steps: Any, eta: float | int) -> Estimate:
-        r"""The predicted norms :math:`\|y - u(k)\|` at the given steps of gradient descent."""
-        eta = float(number("eta", above=0.0)(eta))
-        if eta >= 2.0 / self.nodes[-1]:
-            raise InvalidInput(
-                f"Argument `eta` must be below 2 / lambda_max = {2.0 / self.nodes[-1]:.6g}, or gradient descent "
-                f"diverges, but is {eta:g}."
-            )
-        k = array("steps", 1)(steps)
-        squares = self.form(lambda theta: np.abs(1.0 - eta * theta)[None, :] ** (2.0 * k[:, None]))
-        norms = np.sqrt(np.maximum(squares.value, 0.0))
-        return Estimate(norms, np.sqrt(np.maximum(squares.value, 0.0) + squares.error) - norms)
-
-
-def lanczos(product: Callable[[np.ndarray], np.ndarray], y: Any, nodes: Any = 100) -> SpectralRule:
-    """The rule for a vector, by so many products; all directions are kept orthogonal, n times ``nodes`` numbers."""
-    y = array("y", 1)(y)
-    nodes = min(count("nodes", low=2)(nodes), len(y))
-    length = float(np.linalg.norm(y))
-    if length == 0.0:
-        raise InvalidInput("Argument `y` must not be zero everywhere.")
-    basis = np.zeros((nodes, len(y)))
-    diagonal, beside = [], []
-    basis[0] = y / length
-    for k in range(nodes):
-        moved = product(basis[k])
-        diagonal.append(float(moved @ basis[k]))
-        for _ in range(2):  # once leaves rounding along directions that have converged
-            moved = moved - basis[: k + 1].T @ (basis[: k + 1] @ moved)
-        size = float(np.linalg.norm(moved))
-        if k + 1 == nodes or size < 1e-13 * max(map(abs, diagonal)):
-            break
-        beside.append(size)
-        basis[k + 1] = moved / size
-    found = len(diagonal)
-    few = found if found < nodes else max(1, 3 * found // 4)  # a process that ends early is exact
-    return SpectralRule(*_gauss(diagonal, beside, found, length), *_gauss(diagonal, beside, few, length))
-
-
-def _gauss(diagonal: list[float], beside: list[float], size: int, length: float) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.linalg import eigh_tridiagonal
-
-    values, vectors = eigh_tridiagonal(np.array(diagonal[:size]), np.array(beside[: size - 1]))
-    return values, length**2 * vectors[0] ** 2
-
-
-def trace(
-    product: Callable[[np.ndarray], np.ndarray],
-    n: int,
-    function: Callable[[np.ndarray], np.ndarray],
-    *,
-    probes: Any = 16,
-    nodes: Any = 50,
-    seed: int = 0,
-) -> Estimate:
-    r"""The trace of a function of the matrix, :math:`\sum_i f(\lambda_i)`, by stochastic Lanczos quadrature.
-
-    The error is four standard errors over the random signs plus the largest error of a rule.
+    ``eigenvalues`` are not those of the matrix but nodes of its density, largest first: node i stands for ``counts[i]``
+    eigenvalues, a number that need not be whole, and the counts add up to n. The extremes are apart from them.
     """
-    rng = np.random.default_rng([count("seed", low=0)(seed), 3])
-    found = [
-        lanczos(product, rng.choice([-1.0, 1.0], n), nodes).form(function)
-        for _ in range(count("probes", low=2)(probes))
-    ]
-    values = np.array([float(each.value) for each in found])
-    scatter = 4.0 * float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return Estimate(float(np.mean(values)), scatter + max(float(each.error) for each in found))
+
+    product: Product
+    inner: Product
+    precondition: Preconditioner
+    largest: Estimate
+    smallest: Estimate
+    eigenvalues: np.ndarray
+    counts: np.ndarray
+    uncertainty: float
+    inner_uncertainty: float
+    ridge: float = 0.0
+    nodes: int = NODES
+
+    @property
+    def n(self) -> int:
+        return self.product.n
+
+    @property
+    def lambda_min(self) -> float:
+        return float(self.smallest.value)
+
+    @property
+    def lambda_max(self) -> float:
+        return float(self.largest.value)
+
+    @property
+    def lambda_min_error(self) -> float:
+        return float(self.smallest.error)
+
+    @property
+    def lambda_max_error(self) -> float:
+        return float(self.largest.error)
+
+    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
+        eta, k = self.check_step(eta), step_numbers(steps)
+        # A rule with k nodes and more is exact for that many steps.
+        nodes = min(self.nodes, int(np.max(k, initial=1.0)) + 2)
+        return [self._predict(run, k, eta) for run in self._follow(self._columns(Y), nodes)]
+
+    def _predict(self, run: Krylov, k: np.ndarray, eta: float) -> Prediction:
+        rule = run.rule
+        found = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
+        # A matrix at a distance: each step moves the residual by so much at most, since none is lengthened by a step.
+        shift = k * eta * (self.inner_uncertainty + self.uncertainty) * run.length
+        return Prediction(
+            np.asarray(found.value), np.asarray(found.error) + shift, rule.nodes[::-1], rule.weights[::-1]
+        )
+
+    def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
+        y = self._labels(y)
+        Y = y.reshape(self.n, -1)
+        if k is None:
+            return self._solve(Y).solutions.reshape(y.shape)
+        eta, steps = self.check_step(eta), int(count("k", low=0)(k))
+        runs = self._follow(Y, min(self.nodes, max(steps, 1)))
+        found = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
+        return np.stack(found, axis=1).reshape(y.shape)
+
+    def inverse_forms(self, Y: Any) -> list[Estimate]:
+        self.require_inverse()
+        Y = self._columns(Y)
+        found = self._solve(Y)
+        low = self.lambda_min - self.lambda_min_error
+        forms = []
+        for y, x, r in zip(Y.T, found.solutions.T, found.residuals.T, strict=True):
+            rest = float(r @ r) / low
+            rounding = 4.0 * EPSILON * float(np.linalg.norm(x)) * float(np.linalg.norm(y))
+            margin = max(1.0 - self.uncertainty / low, EPSILON)
+            error = 0.5 * rest + self.uncertainty * float(x @ x) / margin + rounding
+            forms.append(Estimate(float(y @ x + x @ r) + 0.5 * rest, error))
+        return forms
+
+    def _solve(self, Y: np.ndarray) -> Solved:
+        self.require_inverse()
+        low = self.lambda_min - self.lambda_min_error
+
+        def is_enough(X: np.ndarray, R: np.ndarray) -> bool:
+            rest = np.einsum("ij,ij->j", R, R) / low
+            value, size = np.abs(np.einsum("ij,ij->j", X, Y)), np.einsum("ij,ij->j", X, X)
+            return bool(np.all(rest <= np.maximum(ENOUGH * value, 0.1 * self.uncertainty * size)))
+
+        handover = HANDOVER[self.inner.dtype.name]
+        found = refine(self._outer, self._inner, self.precondition, Y, handover, is_enough)
+        if not found.is_definite:
+            raise ComputationFailed("Conjugate gradients met a direction along which the Gram matrix is not positive.")
+        return found
+
+    def _columns(self, Y: Any) -> np.ndarray:
+        return self._labels(array("y", 2)(Y))
+
+    def _follow(self, Y: np.ndarray, nodes: int) -> list[Krylov]:
+        together = max(1, HELD // (8 * self.n * nodes))
+        parts = [processes(self._inner, Y[:, i : i + together], nodes) for i in range(0, Y.shape[1], together)]
+        return [run for part in parts for run in part]
+
+    def _outer(self, vectors: np.ndarray) -> np.ndarray:
+        return self.product(vectors) + self.ridge * vectors
+
+    def _inner(self, vectors: np.ndarray) -> np.ndarray:
+        return self.inner(vectors) + self.ridge * vectors
+
+
+def free_spectrum(
+    X: Any,
+    activation: Any = "relu",
+    *,
+    layers: str = "first",
+    kappa: float | int = 1.0,
+    ridge: float | int = 0.0,
+    precision: str = "double",
+    devices: Any = None,
+    rank: Any = RANK,
+    nodes: Any = NODES,
+    seed: Any = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> FreeSpectrum:
+    r"""The spectrum of the Gram matrix of a data set without the matrix.
+
+    Parameters
+    ----------
+    X, activation, layers, kappa
+        As in `gram`.
+    ridge
+        Added to the diagonal; nothing is unless asked.
+    precision
+        Of the products inside: with ``"single"`` residuals are still computed in double precision, and the measure has
+        the same error; what comes from Lanczos's process has the distance of both matrices in its error.
+    devices
+        How many accelerators make the products; all there are by default, and with 0 this machine's cores.
+    rank
+        Columns of the matrix in the preconditioner.
+    nodes
+        Most nodes of the rules of labels; residuals at up to this many steps are exact.
+    seed
+        Of the columns and of the random vectors.
+    progress
+        Called with the name of what is done, and the fraction of it.
+
+    Returns
+    -------
+    What `spectrum` returns, but for eigenvectors, and with the density in place of single eigenvalues. Errors of the
+    extremes hold with probability 1 - 1e-6 over the random vectors. Memory: inputs, a strip of the matrix (all of it
+    where it fits), n times some hundred numbers.
+
+    Notes
+    -----
+    Checked against the exact route; in single precision the measure agrees to the bound of double precision.
+    """
+    tell = progress or (lambda name, fraction: None)
+    ridge = float(number("ridge", low=0.0)(ridge))
+    precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
+    found = chosen_devices(devices)
+
+    def make(kind: str, keep: bool | None) -> Product:
+        kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
+        return DeviceProduct(X, activation, devices=found, **kernel) if found else GramProduct(X, activation, **kernel)
+
+    # Beside a matrix in single precision the host makes the few products in double precision anew.
+    inner = make(precision, None)
+    product = inner if precision == "double" else make("double", None if found else False)
+    n = product.n
+    tell("preconditioner", 0.0)
+    diagonal = product.diagonal
+    chosen = np.sort(np.random.default_rng([seed, 6]).choice(n, min(count("rank")(rank), -(-n // 4)), replace=False))
+    precondition = Preconditioner(product.columns(chosen), chosen, diagonal, ridge, inner.main_device)
+
+    tell("density", 0.0)
+    signs = random_signs(n, PROBES, seed)
+
+    def apply(vectors: np.ndarray) -> np.ndarray:
+        return inner(vectors) + ridge * vectors
+
+    runs = processes(apply, signs, DENSITY_NODES, lambda fraction: tell("density", fraction))
+    values = np.concatenate([run.rule.nodes for run in runs])
+    counts = np.concatenate([run.rule.weights for run in runs]) / PROBES
+    order = np.argsort(values)[::-1]
+    top = max((run.largest for run in runs), key=lambda each: each.value)
+    gap = 0.0 if inner is product else norm_of_difference(inner, product, n, seed=seed)
+    uncertainty = matrix_error(n, float(np.max(diagonal)), product.entry_error)
+    uncertainty += EIGENVALUE_ERROR * EPSILON * float(top.value)
+
+    tell("smallest eigenvalue", 0.0)
+
+    def solve(vectors: np.ndarray) -> Solved:
+        return conjugate_gradients(apply, precondition, vectors, INVERSE_TOLERANCE)
+
+    low = smallest_eigenvalue(solve, n, seed=seed, tell=lambda fraction: tell("smallest eigenvalue", fraction))
+    return FreeSpectrum(
+        product,
+        inner,
+        precondition,
+        Estimate(top.value, top.error + gap + uncertainty),
+        Estimate(low.value, low.error + gap + uncertainty),
+        values[order],
+        counts[order],
+        uncertainty,
+        gap,
+        ridge,
+        count("nodes", low=2)(nodes),
+    )

@@ -25,10 +25,13 @@ from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Relu, as_activation
 
-# Beyond this cosine the angle comes from the chord: at it the cosine still gives the angle to 1e-13.
-NEARLY_PARALLEL = 1.0 - 1e-5
+# Beyond this cosine the angle comes from the chord, in double precision: at it the cosine still gives the angle to
+# 1e-13, and to 1e-6 in single precision.
+NEARLY_PARALLEL = {"float64": 1.0 - 1e-5, "float32": 1.0 - 1e-3}
 # Rows and columns of a tile: a few of them fit a core's cache.
 TILE = 256
+# Rows of a panel of inner products: whole tiles, since a tile on the diagonal is read as a whole.
+PANEL = 4 * TILE
 # Units whose fields are held at once.
 UNITS = 4096
 # Norms that differ by less are one norm; that of a row which was divided by it is one up to its last digits.
@@ -85,7 +88,7 @@ def gram_with_error(
     V, other_norms = (U, norms) if others is None else unit_rows(others, "others")
     if V.shape[1] != U.shape[1]:
         raise InvalidInput(f"Argument `others` must have {U.shape[1]} columns as `X`, but has {V.shape[1]}.")
-    profile = make_profile(activation, layers, kappa, _one_norm(activation, norms, other_norms))
+    profile = make_profile(activation, layers, kappa, one_norm(activation, norms, other_norms))
     H = _products(U) if others is None else U @ V.T
     scales = (norms, other_norms) if profile.is_homogeneous else None
     _apply(H, U, V, profile, scales, is_symmetric=others is None)
@@ -110,7 +113,8 @@ def unit_rows(X: Any, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
     return U, np.where(np.abs(norms - 1.0) < LAST_DIGITS, 1.0, norms)
 
 
-def _one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
+def one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
+    """The norm of all inputs, or a refusal where the kernel needs one and they differ; one where it does not matter."""
     if isinstance(activation, Relu):
         return 1.0
     smallest, largest = min(map(np.min, norms)), max(map(np.max, norms))
@@ -123,11 +127,17 @@ def _one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
 
 
 def _products(U: np.ndarray) -> np.ndarray:
-    """Inner products of all rows, upper triangle only: half of the work of a general product."""
-    from scipy.linalg import blas
+    """Inner products of all rows, upper triangle only: half of the work of a general product.
 
-    syrk: Any = blas.dsyrk  # pyright: ignore[reportAttributeAccessIssue]
-    return syrk(1.0, U.T, trans=1, lower=1).T
+    By panels of rows and not by BLAS's own product of that kind (syrk), which has ended in a segmentation fault on two
+    threads at 20,000 rows (OpenBLAS of SciPy 1.17).
+    """
+    n = len(U)
+    H = np.empty((n, n))
+    for first in range(0, n, PANEL):
+        rows = slice(first, first + PANEL)
+        np.matmul(U[rows], U[first:].T, out=H[rows, first:])
+    return H
 
 
 def _apply(
@@ -158,15 +168,16 @@ def _apply(
 
 
 def apply_profile(cosines: np.ndarray, U: np.ndarray, V: np.ndarray, profile: Profile) -> None:
-    """Cosines of the unit rows of two sets to kernel values, in place."""
+    """Cosines of the unit rows of two sets to kernel values, in place; cosines may be float32, rows are float64."""
     _apply(cosines, U, V, profile, None, is_symmetric=False)
 
 
 def _values(cosines: np.ndarray, U: np.ndarray, V: np.ndarray, profile: Profile) -> np.ndarray:
     rho = np.clip(cosines, -1.0, 1.0)
     theta = np.arccos(rho)
-    if max(rho.max(), -rho.min()) > NEARLY_PARALLEL:
-        i, j = np.nonzero(np.abs(rho) > NEARLY_PARALLEL)
+    limit = NEARLY_PARALLEL[rho.dtype.name]
+    if max(rho.max(), -rho.min()) > limit:
+        i, j = np.nonzero(np.abs(rho) > limit)
         rho[i, j], theta[i, j] = stable_angle(U[i], V[j])
     return profile.function(rho, theta)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed
@@ -39,7 +40,7 @@ USELESS = 1e-9
 
 
 class Profile(NamedTuple):
-    """The kernel as a function of cosine and angle, for inputs of unit norm unless it is homogeneous.
+    """The kernel as a function of cosine and angle, NumPy's or JAX's, for inputs of unit norm unless it is homogeneous.
 
     A homogeneous one is multiplied by the norms of both inputs. ``error`` bounds that of its values.
     """
@@ -58,7 +59,7 @@ def make_profile(activation: AbstractActivation, layers: str, kappa: float, norm
 
 def _relu_first(kappa: float) -> Callable[[Any, Any], Any]:
     def value(rho: Any, theta: Any) -> Any:
-        result = np.subtract(np.pi, theta)
+        result = np.pi - theta
         result *= rho
         result *= 0.5 / np.pi
         return result
@@ -67,7 +68,11 @@ def _relu_first(kappa: float) -> Callable[[Any, Any], Any]:
 
 
 def _relu_second(kappa: float) -> Callable[[Any, Any], Any]:
-    return lambda rho, theta: kappa**2 * (0.5 / np.pi) * (np.sin(theta) + (np.pi - theta) * rho)
+    def value(rho: Any, theta: Any) -> Any:
+        sine = np.sin(theta) if isinstance(theta, np.ndarray) else jnp.sin(theta)
+        return kappa**2 * (0.5 / np.pi) * (sine + (np.pi - theta) * rho)
+
+    return value
 
 
 def _relu_both(kappa: float) -> Callable[[Any, Any], Any]:

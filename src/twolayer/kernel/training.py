@@ -22,7 +22,9 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.fields import array, choice, count, number
+from twolayer.core.memory import available_memory, in_words
 from twolayer.core.precision import double
+from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
 
 STARTS = ("antisymmetric", "small")
@@ -133,6 +135,7 @@ def train(
     T = None if others is None else _checked(others, None)[0]
     if T is not None and T.shape[1] != X.shape[1]:
         raise InvalidInput(f"Argument `others` must have {X.shape[1]} columns as `X`, but has {T.shape[1]}.")
+    check_memory(len(X), width, precision, has_others=T is not None, grams=grams)
     signs = second_layer(width, start, seed)
     G = X @ X.T
     Z0 = np.empty((width, len(X)), dtype)
@@ -161,6 +164,24 @@ def train(
         float(np.mean(flipped)) if flipped.size else 0.0,
         initial,
         gram_of_fields(G, _blocks(Z)) if grams else None,
+    )
+
+
+def check_memory(n: int, width: int, precision: str, *, has_others: bool, grams: bool) -> None:
+    """Refuse a network whose fields do not fit the memory, and say what would."""
+    size = 8 if precision == "double" else 4
+    # Fields at the start, while they move, as they are copied, and signs; each sample's share likewise (measured: 3.6).
+    a_unit = size * n * (6 if has_others else 4)
+    fixed = 8 * n**2 * (4 if grams else 2)
+    there = min(available_memory(), device_memory(jax.local_devices()[:1]))
+    if a_unit * width + fixed <= there:
+        return
+    fits = max(0, int((there - fixed) // a_unit)) // 2 * 2
+    way = f"a width of {fits} would fit" if fits >= 2 else "take fewer samples"
+    way += ", and twice of it in single precision" if size == 8 and fits >= 2 else ""
+    raise InvalidInput(
+        f"Argument `width` must be smaller: {width} units on {n} samples need {in_words(a_unit * width + fixed)}, and "
+        f"{in_words(there)} are there; {way}."
     )
 
 

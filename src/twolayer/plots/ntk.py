@@ -41,7 +41,8 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
     -------
     A figure of two journal columns. Left: the loss :math:`\|y - u(k)\|^2 / n` of the network (lines) and as predicted
     from the spectrum alone (dashes), for given and random labels. Right: the squared projections of both on the
-    eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues themselves.
+    eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free
+    result the part of the labels at eigenvalues below a given one, and the part of the eigenvalues.
     """
     _check(result)
     with style():
@@ -54,7 +55,7 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
         lowest = min(float(curve.predicted[-1] ** 2) for curve in result.curves) / result.n
         left.set_yscale("log" if lowest < 0.1 else "linear")
         left.set_xlim(0, max(result.steps, 1))
-        entries += _draw_projections(right, result)
+        entries += _draw_projections(right, result) if result.counts is None else _draw_measures(right, result)
         _legend(figure, entries, 4)
         put_title(figure, title or _words(result))
     return figure
@@ -117,7 +118,7 @@ def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
     rank = np.arange(1, result.n + 1)
     entries: list[tuple[Any, str]] = []
     for curve in result.curves:
-        share = curve.projections**2 / np.sum(curve.projections**2)
+        share = _shares(curve)
         middle, mean = _running_mean(share)
         ax.plot(rank, share, ls="", marker=".", ms=1.0, alpha=0.25, color=COLORS[curve.labels], rasterized=True)
         ax.plot(middle, mean, color=COLORS[curve.labels])
@@ -126,11 +127,36 @@ def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlim(1, max(result.n, 2))
-    lowest = min(float(np.median(curve.projections**2) / np.sum(curve.projections**2)) for curve in result.curves)
+    lowest = min(float(np.median(_shares(curve))) for curve in result.curves)
     ax.set_ylim(bottom=max(min(lowest / 30.0, result.lambda_min / result.n / 2.0), 1e-14))
     ax.set_ylabel(r"$(v_i \cdot y)^2/\|y\|^2$,  $\lambda_i/n$")
     ax.set_xlabel(r"eigenvector  $i$")
     return entries
+
+
+def _shares(curve: Curve) -> np.ndarray:
+    return curve.prediction.weights / np.sum(curve.prediction.weights)
+
+
+def _draw_measures(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
+    """Parts of the labels and of all eigenvalues that are below a given eigenvalue: there are no eigenvectors."""
+    for curve in result.curves:
+        ax.step(curve.prediction.eigenvalues, _below(_shares(curve)), where="pre", color=COLORS[curve.labels])
+    counts = np.asarray(result.counts)
+    below = _below(counts / counts.sum())
+    (line,) = ax.step(result.eigenvalues, below, where="pre", color=DARK_GREY, ls=LINESTYLES[2], lw=0.9)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(result.lambda_max * 1.3, max(result.lambda_min, 1e-14) / 1.3)
+    ax.set_ylim(bottom=0.3 / result.n, top=1.5)
+    ax.set_xlabel(r"eigenvalue  $\lambda$")
+    ax.set_ylabel(r"part below  $\lambda$")
+    return [(line, "part of the eigenvalues")]
+
+
+def _below(parts: np.ndarray) -> np.ndarray:
+    """For each place the sum from it on, largest eigenvalue first."""
+    return np.maximum(np.cumsum(parts[::-1])[::-1], 1e-300)
 
 
 def _running_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,16 +8,29 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import array, choice, count, instance, number
 from twolayer.data.samples import randomise_labels
-from twolayer.kernel import PowerSum, Spectrum, decompose, explain_singular, gram, train
-from twolayer.kernel.eigen import check_size
+from twolayer.kernel import (
+    AbstractSpectrum,
+    FreeSpectrum,
+    PowerSum,
+    Spectrum,
+    decompose,
+    explain_singular,
+    free_spectrum,
+    gram,
+    train,
+)
+from twolayer.kernel.eigen import METHODS, choose_method
 from twolayer.kernel.matrices import gram_with_error, unit_rows
 from twolayer.kernel.profile import LAYERS
-from twolayer.kernel.training import PRECISIONS, STARTS
+from twolayer.kernel.spectra import as_measure
+from twolayer.kernel.training import PRECISIONS, STARTS, check_memory
 from twolayer.problem import Samples
 from twolayer.problem.activations import Relu, as_activation
 from twolayer.verbs.ntk_result import NTK, Curve, Share, TargetBound
 
 Tell = Callable[[str, float], None]
+# Numbers of the kernel between test and training inputs that are held at once.
+HELD = 2**25
 
 
 def ntk(
@@ -38,6 +51,8 @@ def ntk(
     formula: str = "target",
     seed: int = 0,
     precision: str = "double",
+    method: str = "auto",
+    devices: Any = None,
     progress: Tell | None = None,
 ) -> NTK:
     r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
@@ -68,7 +83,14 @@ def ntk(
     seed
         Of random labels, weights and signs.
     precision
-        Of the network: ``"double"`` or ``"single"``.
+        Of the network, and of the products inside the matrix-free route: ``"double"`` or ``"single"``. The measure
+        keeps the error of double precision.
+    method
+        ``"exact"``: all eigenvalues, for up to 20,000 samples; ``"free"``: from products of the Gram matrix, which is
+        never held whole unless it fits, see `twolayer.kernel.free_spectrum`; ``"auto"``: the former where two matrices
+        fit the memory. The result says which, and why.
+    devices
+        How many accelerators make the products of the matrix-free route: all by default, 0 for none.
     progress
         Called with the name of what is done, and the fraction of it.
 
@@ -101,13 +123,21 @@ def ntk(
     has_signs = bool(np.all(np.abs(y) == 1.0))
     if shares and not has_signs:
         raise InvalidInput("Argument `shares` needs labels of plus and minus one: load the samples with `classes`.")
-    check_size(len(X))
-
-    tell("Gram matrix", 0.0)
+    route, reason = choose_method(choice("method", METHODS)(method), len(X), 3 if width else 2)
     deviation = 1.0 if kappa is None else float(number("kappa", above=0.0)(kappa))
-    H, error = gram_with_error(X, activation, layers, deviation)
-    tell("spectrum", 0.0)
-    found = decompose(H, ridge, overwrite=not width, error=error)
+    if width:
+        check_memory(len(X), width, precision, has_others=bool(shares), grams=route == "exact")
+
+    H: np.ndarray | None = None
+    found: Spectrum | FreeSpectrum
+    if route == "exact":
+        tell("Gram matrix", 0.0)
+        H, error = gram_with_error(X, activation, layers, deviation)
+        tell("spectrum", 0.0)
+        found = decompose(H, ridge, overwrite=not width, error=error)
+    else:
+        kernel: dict[str, Any] = {"layers": layers, "kappa": deviation, "ridge": ridge}
+        found = free_spectrum(X, activation, **kernel, precision=precision, devices=devices, seed=seed, progress=tell)
     eta = found.check_step(eta)
     if found.is_singular:
         notes.append(
@@ -116,12 +146,15 @@ def ntk(
         )
     options: dict[str, Any] = {"width": width, "eta": eta, "steps": steps, "start": start, "kappa": kappa}
     options |= {"seed": seed, "precision": precision}
-    curves = [_curve("given", X, y, found, options, tell)]
+    labels = {"given": y}
     if random_labels and has_signs:
-        curves.append(_curve("random", X, randomise_labels(y, 1.0, seed), found, options, tell))
+        labels["random"] = randomise_labels(y, 1.0, seed)
+    curves = _curves(labels, X, found, options, tell)
     distances = (None, None)
     if width and curves[0].trained is not None:
-        distances = tuple(_distance(each, H) for each in (curves[0].trained.initial_gram, curves[0].trained.final_gram))
+        if H is not None:
+            grams = (curves[0].trained.initial_gram, curves[0].trained.final_gram)
+            distances = tuple(_distance(each, H) for each in grams)
         _remark(curves, notes)
     measured = (
         [] if test is None or not shares else _sweep(X, y, test, shares, found, options, activation, layers, tell)
@@ -138,8 +171,14 @@ def ntk(
         activation=type(activation).__name__.lower(),
         layers=layers,
         ridge=ridge,
+        method=route,
+        reason=reason,
+        lambda_min=found.lambda_min,
+        lambda_min_error=found.lambda_min_error,
+        lambda_max=found.lambda_max,
+        lambda_max_error=found.lambda_max_error,
         eigenvalues=found.eigenvalues,
-        uncertainty=found.uncertainty,
+        counts=found.counts if isinstance(found, FreeSpectrum) else None,
         complexity=complexity,
         eta=eta,
         steps=steps,
@@ -159,18 +198,29 @@ def _inputs(samples: Samples, notes: list[str]) -> tuple[np.ndarray, np.ndarray]
     return X, np.asarray(samples.y, dtype=np.float64)
 
 
-def _curve(labels: str, X: Any, y: np.ndarray, found: Spectrum, options: dict[str, Any], tell: Tell) -> Curve:
-    trained = None
-    if options["width"]:
-        name = f"network of {options['width']} units, {labels} labels"
-        trained = train(X, y, grams=labels == "given", progress=lambda fraction: tell(name, fraction), **options)
-    return Curve(
-        labels,
-        None if found.is_singular else found.complexity(y),
-        found.residuals(y, options["steps"], options["eta"]),
-        found.projections(y),
-        trained,
-    )
+def _curves(
+    labels: dict[str, np.ndarray], X: np.ndarray, found: AbstractSpectrum, options: dict[str, Any], tell: Tell
+) -> list[Curve]:
+    """Prediction, measure and network of each set of labels; what the matrix is asked, it is asked for all at once."""
+    tell("prediction", 0.0)
+    Y = np.stack(list(labels.values()), axis=1)
+    predictions = found.predictions(Y, options["steps"], options["eta"])
+    forms = [None] * Y.shape[1] if found.is_singular else found.inverse_forms(Y)
+    curves = []
+    for (kind, y), predicted, form in zip(labels.items(), predictions, forms, strict=True):
+        trained = None
+        if options["width"]:
+            name = f"network of {options['width']} units, {kind} labels"
+            grams = kind == "given" and isinstance(found, Spectrum)
+
+            def told(fraction: float, name: str = name) -> None:
+                tell(name, fraction)
+
+            trained = train(X, y, grams=grams, progress=told, **options)
+        projections = found.projections(y) if isinstance(found, Spectrum) else None
+        complexity = None if form is None else as_measure(form, found.n)
+        curves.append(Curve(kind, complexity, predicted, projections, trained))
+    return curves
 
 
 def _distance(first: np.ndarray | None, second: np.ndarray) -> float | None:
@@ -202,30 +252,35 @@ def _sweep(
     y: np.ndarray,
     test: Samples,
     shares: list[float],
-    found: Spectrum,
+    found: AbstractSpectrum,
     options: dict[str, Any],
     activation: Any,
     layers: str,
     tell: Tell,
 ) -> list[Share]:
-    """Measure and test error for each share of random labels; one decomposition serves all of them."""
+    """Measure and test error for each share of random labels; the matrix is asked for all of them at once."""
     found.require_inverse()
     T, _ = unit_rows(np.asarray(test.X), "test")
     truth = np.asarray(test.y)
-    kernel = gram(T, activation, layers=layers, kappa=options["kappa"] or 1.0, others=X)
+    tell("random labels", 0.0)
+    labels = np.stack([randomise_labels(y, share, options["seed"]) for share in shares], axis=1)
+    measures = [as_measure(form, found.n) for form in found.inverse_forms(labels)]
+    coefficients = found.coefficients(labels, options["steps"], options["eta"])
+    block = max(1, HELD // len(X))
+    kernel: dict[str, Any] = {"layers": layers, "kappa": options["kappa"] or 1.0}
+    parts = [gram(T[i : i + block], activation, **kernel, others=X) @ coefficients for i in range(0, len(T), block)]
+    predicted = np.concatenate(parts)
     rows = []
     for place, share in enumerate(shares):
-        labels = randomise_labels(y, share, options["seed"])
-        predicted = kernel @ found.coefficients(labels, options["steps"], options["eta"])
         error = None
         if options["width"]:
 
             def part(fraction: float, before: int = place) -> None:
                 tell("networks on random labels", (before + fraction) / len(shares))
 
-            run = train(X, labels, others=T, grams=False, progress=part, **options)
+            run = train(X, labels[:, place], others=T, grams=False, progress=part, **options)
             error = _wrong(run.other_outputs, truth)
-        rows.append(Share(share, found.complexity(labels).value, _wrong(predicted, truth), error))
+        rows.append(Share(share, measures[place].value, _wrong(predicted[:, place], truth), error))
     return rows
 
 
@@ -234,6 +289,6 @@ def _wrong(outputs: Any, truth: np.ndarray) -> float:
     return float(np.mean(np.sign(outputs) != np.sign(truth)))
 
 
-def _bound(target: PowerSum, formula: str, y: np.ndarray, found: Spectrum) -> TargetBound:
+def _bound(target: PowerSum, formula: str, y: np.ndarray, found: AbstractSpectrum) -> TargetBound:
     measured = None if found.is_singular else float(np.sqrt(found.inverse_form(y).value))
     return TargetBound(formula, measured, target.bound, target.sharp_bound)

@@ -7,6 +7,7 @@ import numpy as np
 
 from twolayer.core.estimate import Estimate
 from twolayer.kernel import Trained
+from twolayer.kernel.spectra import Prediction
 
 # Beyond this many points a curve is thinned in plain data; the object keeps all of them.
 MOST_POINTS = 2001
@@ -14,23 +15,29 @@ MOST_POINTS = 2001
 
 @dataclass(frozen=True)
 class Curve:
-    r"""One set of labels: predicted residual norms at steps 0, 1, ..., the network's, and projections.
+    r"""One set of labels: what is predicted (residual norms at steps 0, 1, ..., where y lies), the network's.
 
-    ``projections[i]`` is :math:`v_i \cdot y`, eigenvectors in the order of the eigenvalues, largest first.
+    ``projections[i]`` is :math:`v_i \cdot y`, eigenvectors in the order of the eigenvalues, largest first; None where
+    there are no eigenvectors.
     """
 
     labels: str
     complexity: Estimate | None
-    predicted: np.ndarray
-    projections: np.ndarray
+    prediction: Prediction
+    projections: np.ndarray | None
     trained: Trained | None
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """The predicted residual norms."""
+        return self.prediction.residuals
 
     @property
     def deviation(self) -> float | None:
         r"""The largest distance of the network's residual norm from the predicted one, over :math:`\|y\|`."""
         if self.trained is None:
             return None
-        return float(np.max(np.abs(self.trained.residuals - self.predicted)) / np.linalg.norm(self.projections))
+        return float(np.max(np.abs(self.trained.residuals - self.predicted)) / self.predicted[0])
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,9 @@ class TargetBound:
 class NTK:
     """The kernel side of a data set, and what training makes of it.
 
-    ``complexity`` is None where the Gram matrix is singular as far as numbers can tell; the notes then name the inputs.
-    Distances of Gram matrices are spectral norms.
+    ``eigenvalues`` are all of them, largest first, where ``counts`` is None; else nodes of their density, each of which
+    stands for so many. ``complexity`` is None where the Gram matrix is singular as far as numbers can tell; the notes
+    then name the inputs. Distances of Gram matrices are spectral norms.
     """
 
     n: int
@@ -66,8 +74,14 @@ class NTK:
     activation: str
     layers: str
     ridge: float
+    method: str  # "exact" or "free"
+    reason: str  # why that one
+    lambda_min: float
+    lambda_min_error: float
+    lambda_max: float
+    lambda_max_error: float
     eigenvalues: np.ndarray
-    uncertainty: float
+    counts: np.ndarray | None
     complexity: Estimate | None
     eta: float
     steps: int
@@ -79,14 +93,9 @@ class NTK:
     notes: tuple[str, ...]
 
     @property
-    def lambda_min(self) -> float:
-        """The smallest eigenvalue of the Gram matrix."""
-        return float(self.eigenvalues[-1])
-
-    @property
-    def lambda_max(self) -> float:
-        """The largest one."""
-        return float(self.eigenvalues[0])
+    def largest_eta(self) -> float:
+        """Gradient descent diverges at steps beyond it."""
+        return 2.0 / self.lambda_max
 
     @property
     def rank_correlation(self) -> float | None:
@@ -108,13 +117,16 @@ class NTK:
             "activation": self.activation,
             "layers": self.layers,
             "ridge": self.ridge,
+            "method": self.method,
+            "reason": self.reason,
             "lambda_min": self.lambda_min,
+            "lambda_min_error": self.lambda_min_error,
             "lambda_max": self.lambda_max,
-            "lambda_error": self.uncertainty,
+            "lambda_max_error": self.lambda_max_error,
             "complexity": None if self.complexity is None else self.complexity.value,
             "complexity_error": None if self.complexity is None else self.complexity.error,
             "eta": self.eta,
-            "largest_eta": 2.0 / self.lambda_max,
+            "largest_eta": self.largest_eta,
             "steps": self.steps,
             "curves": {each.labels: _curve(each, thin) for each in self.curves},
             "initial_gram_distance": self.initial_distance,
@@ -123,6 +135,8 @@ class NTK:
             "rank_correlation": self.rank_correlation,
             "target": None if self.target is None else vars(self.target),
             "eigenvalues": self.eigenvalues.tolist(),
+            "eigenvalues_are": "all" if self.counts is None else "nodes of the density, of eigenvalue_counts each",
+            "eigenvalue_counts": None if self.counts is None else self.counts.tolist(),
             "notes": list(self.notes),
         }
 
@@ -131,8 +145,10 @@ class NTK:
             f"{self.n} samples in {self.d} dimensions, {self.activation}, {_LAYERS[self.layers]}"
             + (f", ridge {self.ridge:g}" if self.ridge else ""),
             "",
-            f"{'eigenvalues':<28}{self.lambda_min:.4g} to {self.lambda_max:.4g} (error {self.uncertainty:.1e})",
-            f"{'step size':<28}{self.eta:.4g}, below 2 / lambda_max = {2.0 / self.lambda_max:.4g}",
+            f"{'route':<28}{_METHODS[self.method]}: {self.reason}",
+            f"{'smallest eigenvalue':<28}{self.lambda_min:.4g} +- {self.lambda_min_error:.1e}",
+            f"{'largest eigenvalue':<28}{self.lambda_max:.6g} +- {self.lambda_max_error:.1e}",
+            f"{'step size':<28}{self.eta:.4g}, below 2 / lambda_max = {self.largest_eta:.4g}",
         ]
         if self.complexity is not None:
             measure = f"{self.complexity.value:.6g} +- {self.complexity.error:.1e}"
@@ -162,6 +178,7 @@ class NTK:
         return "\n".join([*lines, *([""] if self.notes else []), *self.notes])
 
 
+_METHODS = {"exact": "exact, all eigenvalues", "free": "matrix-free"}
 _LAYERS = {"first": "first layer trained", "second": "second layer trained", "both": "both layers trained"}
 
 
@@ -180,11 +197,15 @@ def _curve(curve: Curve, thin: int) -> dict[str, Any]:
         "complexity": None if curve.complexity is None else curve.complexity.value,
         "step": list(range(0, len(curve.predicted), thin)),
         "predicted": curve.predicted[::thin].tolist(),
+        "predicted_error": curve.prediction.error[::thin].tolist(),
         "trained": None if trained is None else trained.residuals[::thin].tolist(),
         "deviation": curve.deviation,
         "flip_share": None if trained is None else trained.flip_share,
         "width": None if trained is None else trained.width,
         "start": None if trained is None else trained.start,
         "kappa": None if trained is None else trained.kappa,
-        "projections": curve.projections.tolist(),
+        "projections": None if curve.projections is None else curve.projections.tolist(),
+        "measure": None
+        if curve.projections is not None
+        else {"eigenvalues": curve.prediction.eigenvalues.tolist(), "weights": curve.prediction.weights.tolist()},
     }

@@ -1,0 +1,40 @@
+"""How much memory a computation may take: asked before it starts, so that it refuses in place of being killed."""
+
+import os
+from pathlib import Path
+
+# Where nothing is known about the machine.
+UNKNOWN = 8 * 2**30
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take without paging; never more than its control group allows."""
+    return max(min(_of_the_machine(), _of_the_group()), 0)
+
+
+def in_words(size: float | int) -> str:
+    """A number of bytes for a sentence."""
+    return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+def _of_the_machine() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    except (OSError, ValueError):
+        pass
+    try:  # other systems say what there is, not what is free
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    except (AttributeError, OSError, ValueError):
+        return UNKNOWN
+
+
+def _of_the_group() -> int:
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = (folder / "memory.max").read_text(encoding="ascii").strip()
+        used = int((folder / "memory.current").read_text(encoding="ascii"))
+        return 2**62 if limit == "max" else int(limit) - used
+    except (OSError, ValueError):
+        return 2**62
