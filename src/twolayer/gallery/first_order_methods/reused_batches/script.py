@@ -1,4 +1,4 @@
-"""What fresh batches cannot learn in a few steps, reused ones do after the second: three ways to spend eight gradients."""
+"""Fresh batches learn nothing here, batches used again do: three ways to spend eight gradients."""
 
 import equinox as eqx
 import numpy as np
