@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 
 import twolayer as tl
 from twolayer.gallery import Claim, Made, run_script
