@@ -16,18 +16,19 @@ def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples,
     r"""Training and test samples of two classes, by the name of the set.
 
     The two classes of each image set that is found, in the folder that was asked for or in the default places;
-    where none is, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
+    where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
     """
-    found = {}
+    found, missing = {}, []
     for name, title in IMAGES.items():
         try:
             parts = [load_samples(name, split=split, data_dir=ask.data_dir) for split in ("train", "test")]
-        except InvalidInput:
+        except InvalidInput as reason:
+            missing.append(reason)
             continue
         sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
         found[title] = tuple(Samples(each.X[:size], each.y[:size]) for each, size in zip(parts, sizes, strict=True))
-    if ask.data_dir is not None and not found:
-        raise InvalidInput(f"There is neither MNIST nor CIFAR-10 in the folder {str(ask.data_dir)!r}.")
+    if ask.data_dir is not None and not found:  # who names a folder does not want something else in silence
+        raise missing[0]
     return found or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
 
 

@@ -1,4 +1,4 @@
-"""Where labels lie in the spectrum of the Gram matrix: true ones on the first eigenvectors, random ones on all alike."""
+"""Where labels lie in the spectrum of the Gram matrix: true ones on the first eigenvectors, random ones anywhere."""
 
 import numpy as np
 
@@ -61,7 +61,10 @@ def make(spec, ask):
 
 
 def known_scatter(V):
-    r"""Of :math:`y^\top V V^\top y / n` for independent signs y: :math:`\frac1n\sqrt{2 \sum_{i \ne j} (VV^\top)_{ij}^2}`."""
+    r"""Of :math:`y^\top V V^\top y / n` for independent signs y.
+
+    .. math:: \frac1n \sqrt{2 \textstyle\sum_{i \ne j} (V V^\top)_{ij}^2}
+    """
     n, k = V.shape
     return np.sqrt(2.0 * (k - np.sum(np.sum(V**2, axis=1) ** 2))) / n
 

@@ -12,7 +12,7 @@ NARROWER = 4  # by how much the network is narrower with which the deviation is 
 
 
 def make(spec, ask):
-    n, width, steps = (500, 8192, 200) if ask.full else (spec["ntk"][key] for key in ("n", "width", "steps"))
+    n, width, steps = (500, 8192, 660) if ask.full else (spec["ntk"][key] for key in ("n", "width", "steps"))
     options = {"steps": steps, "start": spec["ntk"]["start"], "grams": False, "precision": "single"}
     shown, rates, ratios = [], [], []
     deviations = {"true": [], "random": [], "worst": []}

@@ -1,5 +1,7 @@
 """One clock for every batch size: online, the square root of d, and d samples a step; free and on the sphere."""
 
+from typing import Any
+
 import equinox as eqx
 import numpy as np
 
@@ -16,7 +18,7 @@ def make(spec, ask):
     times = rate * np.arange(STEPS + 1)  # all batch sizes have steps that end there
     batches = {r"$n_b=1$": 1, r"$n_b=\sqrt{d}$": round(d**0.5), "$n_b=d$": d}
 
-    def follow(about, constraint, n_b, d, save=times, **options):
+    def follow(about, constraint, n_b, d, save: Any = times, **options):
         problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
         training = tl.SGD(rate, batch_size=n_b, constraint=constraint)
         return tl.evolve(problem, training, about, until=float(times[-1]), save=save, **options)

@@ -2,7 +2,6 @@
 
 import re
 
-
 import twolayer as tl
 from twolayer.gallery import Claim, Made, run_script
 from twolayer.learnability import named_targets
