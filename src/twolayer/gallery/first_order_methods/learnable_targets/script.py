@@ -30,7 +30,11 @@ def make(spec, ask):
         (learned if found[name].information_exponent == 1 else absent).append(fresh)
         (learned if found[name].generative_exponent == 1 else absent).append(again)
     claims = [
-        Claim(f"targets with the exponents and stages of the literature, of {len(known)}", right, low=len(known)),
+        Claim(
+            f"targets with the exponents and stages of the literature, of {len(known)}",
+            float(right),
+            low=float(len(known)),
+        ),
         Claim("runs whose target is learned by its exponent: smallest overlap", min(learned), low=SOMETHING),
         Claim("runs whose target is not: largest overlap", max(absent), high=NOTHING),
     ]
