@@ -1,0 +1,75 @@
+"""The complexity measure of labels of which a share is random, beside the test error of kernel and network."""
+
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+import twolayer as tl
+from twolayer import kernel
+from twolayer.gallery import Claim, Made, run_script
+from twolayer.gallery.samples import two_classes
+from twolayer.plots import Panel, Series, panels
+
+DRAWS = 4  # of the random labels and of the network's start
+
+
+def make(spec, ask):
+    asked = spec["ntk"] | ({"n": 1000, "width": 2048, "steps": 1000, "shares": 11} if ask.full else {})
+    shares = np.linspace(0.0, 1.0, asked["shares"])
+    options = {"width": asked["width"], "steps": asked["steps"], "shares": shares, "precision": "single"}
+    shown, far, ranks = [], [], {"network": [], "kernel": [], "share": []}
+    for title, (samples, test) in two_classes(ask, asked["n"], asked["test"]).items():
+        draws = [tl.ntk(samples, test=test, random_labels=False, seed=n, **options).shares for n in range(DRAWS)]
+        measure, by_kernel, by_network = (
+            np.array([[getattr(each, name) for each in draw] for draw in draws])
+            for name in ("complexity", "kernel_error", "test_error")
+        )
+        expected = mean_measure(samples, shares)
+        far.append(np.max(np.abs(measure.mean(axis=0) / expected - 1.0)))
+        for name, values in (("network", by_network), ("kernel", by_kernel), ("share", shares[None, :])):
+            ranked: Any = spearmanr(measure.mean(axis=0), values.mean(axis=0))
+            ranks[name].append(ranked.statistic)
+        named = {"title": f"{title}, $n={samples.n}$"}
+        series = [
+            points("complexity measure", shares, measure, 0),
+            Series("its mean over random labels", shares, expected, color=0),
+        ]
+        label = r"$\sqrt{2\,y^\top H^{-1} y/n}$"
+        shown.append(Panel("share of random labels", label, series, ylim=(0.0, 1.15 * measure.max()), **named))
+        series = [
+            points("network", shares, by_network, 1),
+            Series("kernel, infinite width", shares, by_kernel.mean(axis=0), color=1, dashed=1),
+        ]
+        shown.append(Panel("share of random labels", "test error", series, ylim=(0.0, 0.7), **named))
+    claims = [
+        Claim("rank correlation of measure and share of random labels, smallest", min(ranks["share"]), low=0.95),
+        Claim("rank correlation of measure and test error, network, smallest", min(ranks["network"]), low=0.95),
+        Claim("rank correlation of measure and test error, kernel, smallest", min(ranks["kernel"]), low=0.95),
+        Claim("measure against its mean over random labels, relative, largest", max(far), high=0.08),
+    ]
+    title = (
+        rf"Measure before training, errors after it, $m={asked['width']}$ relu units; mean of {DRAWS} draws of labels"
+    )
+    return Made({"figure": panels(shown, title, columns=2)}, claims)
+
+
+def points(label, shares, draws, color):
+    """Means over draws with their standard errors."""
+    error = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
+    return Series(label, shares, draws.mean(axis=0), error, kind="points", color=color)
+
+
+def mean_measure(samples, shares):
+    r"""With labels kept with probability q and random otherwise, the mean of :math:`y^\top H^{-1} y` is a mixture.
+
+    .. math:: q^2\,y^\top H^{-1} y + (1 - q^2)\,\mathrm{tr}\,H^{-1}
+    """
+    found = kernel.spectrum(samples.X)
+    kept = (1.0 - shares) ** 2
+    form = kept * found.inverse_form(samples.y).value + (1.0 - kept) * np.sum(1.0 / found.eigenvalues)
+    return np.sqrt(2.0 * form / samples.n)
+
+
+if __name__ == "__main__":
+    run_script(__file__)

@@ -1,0 +1,40 @@
+"""The data sets of the pages on lazy training: MNIST and CIFAR-10 where their files are, two Gaussians otherwise."""
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.data import load_samples
+from twolayer.gallery.page import Ask
+from twolayer.problem import Samples
+
+IMAGES = {"mnist": "MNIST, 0 and 1", "cifar10": "CIFAR-10, airplanes and automobiles"}
+SYNTHETIC = "two Gaussians on the sphere"
+DIMENSION, SEPARATION = 30, 2.0  # of the Gaussians; half the distance of their means, in units of their deviation
+
+
+def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
+    r"""Training and test samples of two classes, by the name of the set.
+
+    The two classes of each image set that is found, in the folder that was asked for or in the default places;
+    where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
+    """
+    found, missing = {}, []
+    for name, title in IMAGES.items():
+        try:
+            parts = [load_samples(name, split=split, data_dir=ask.data_dir) for split in ("train", "test")]
+        except InvalidInput as reason:
+            missing.append(reason)
+            continue
+        sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
+        found[title] = tuple(Samples(each.X[:size], each.y[:size]) for each, size in zip(parts, sizes, strict=True))
+    if ask.data_dir is not None and not found:  # who names a folder does not want something else in silence
+        raise missing[0]
+    return found or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
+
+
+def _gaussians(n: int, seed: int) -> Samples:
+    rng = np.random.default_rng([seed, 20])
+    y = rng.choice([-1.0, 1.0], n)
+    X = rng.standard_normal((n, DIMENSION))
+    X[:, 0] += SEPARATION * y
+    return load_samples((X, y))
