@@ -97,12 +97,12 @@ class WarmStart(AbstractStart):
 
     def _matrix(self, p: int, k: int) -> Any:
         if np.ndim(self.m) == 2:
-            return jnp.asarray(self.m, jnp.float64)
+            return self.m
         pattern = np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :]
-        return self.m * jnp.asarray(pattern, jnp.float64)
+        return self.m * pattern.astype(np.float64)
 
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
-        M = self._matrix(p, P.shape[0])
+        M = jnp.asarray(self._matrix(p, P.shape[0]), jnp.float64)
         along = M @ jnp.linalg.solve(P, M.T) if P.shape[0] else jnp.zeros((p, p))
         across = bartlett(key, p, d - P.shape[0])
         directions = across / jnp.linalg.norm(across, axis=1, keepdims=True)
