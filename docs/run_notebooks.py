@@ -6,6 +6,7 @@ changes only where a picture or a number does.
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
@@ -15,7 +16,9 @@ FOLDER = Path(__file__).parent / "notebooks"
 
 def run(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False).execute()
+    with TemporaryDirectory() as folder:  # what the cells write does not stay
+        here = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=600, kernel_name="python3", record_timing=False, resources=here).execute()
     for number, cell in enumerate(notebook.cells):
         cell["id"] = f"cell-{number}"
         if cell.cell_type == "code":
