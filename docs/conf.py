@@ -4,12 +4,13 @@
 """
 
 import logging
-from importlib import metadata
+
+import twolayer
 
 project = "twolayer"
 author = "The twolayer authors"
 copyright = author
-version = release = metadata.version("twolayer")
+version = release = twolayer.__version__
 
 extensions = [
     "myst_nb",  # Markdown pages, and notebooks with the outputs stored in them
