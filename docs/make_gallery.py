@@ -51,14 +51,14 @@ def write_index() -> None:
             picture = next(iter(sorted(HERE.glob(f"{page.name}-*.png"))))
             lines += [
                 f":::{{grid-item-card}} {page.title}",
-                f":link: {page.name}",
+                f":link: gallery/{page.name}",
                 ":link-type: doc",
-                f":img-bottom: {picture.name}",
+                f":img-bottom: gallery/{picture.name}",
                 ":::",
                 "",
             ]
-        lines += ["::::", "", "```{toctree}", ":hidden:", "", *(page.name for page in names), "```"]
-    (HERE / "index.md").write_text("\n".join(lines) + "\n")
+        lines += ["::::", "", "```{toctree}", ":hidden:", "", *(f"gallery/{page.name}" for page in names), "```"]
+    HERE.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:

@@ -333,3 +333,8 @@ def test_importing_twolayer_leaves_matplotlib_alone(fresh_python):
 def test_plots_touch_no_window_and_no_global_figure(fresh_python):
     program = "import sys, twolayer.plots; print('matplotlib.pyplot' in sys.modules)"
     assert fresh_python(program).strip() == "False"
+
+
+def test_a_notebook_shows_a_figure_without_pyplot(tree):
+    figure = plots.risk(tree)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # pyright: ignore[reportAttributeAccessIssue]

@@ -227,3 +227,16 @@ def test_the_frame_is_uniformly_random(check_mean):
         # Fourth moment of a coordinate of a uniform unit vector.
         check_mean(rows**4, 3 / (d * (d + 2)), "fourth moment")
     check_mean(W[:, 0] * W[:, 1], 0.0, "two rows")
+
+
+def test_a_warm_start_is_checked_without_a_warning_in_single_precision(fresh_python):
+    """The package switches no precision globally, and a warning is an error in this process."""
+    program = """
+import twolayer as tl
+tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(50), start=tl.WarmStart(0.2))
+try:
+    tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(50), start=tl.WarmStart(1.2))
+except tl.InvalidInput as refusal:
+    print(refusal)
+"""
+    assert "asks for 1.2" in fresh_python(program)

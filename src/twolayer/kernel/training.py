@@ -28,6 +28,8 @@ from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
 
 STARTS = ("antisymmetric", "small")
+# Products of float32 have ten bits by default on accelerators: a run in single precision would be none.
+EXACT = jax.lax.Precision.HIGHEST
 # Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
 KAPPA = {"antisymmetric": 1.0, "small": 0.01}
 PRECISIONS = ("double", "single")
@@ -287,7 +289,7 @@ def _advance(Z: Any, shares: Any, e: Any, a: Any, G: Any, y: Any, eta: Any, step
         def move(outputs: Any, block: Any) -> Any:
             fields, kept, sign = block
             pull = eta * jnp.where(fields >= 0.0, e[None, :], 0.0)
-            fields = fields - (sign / root)[:, None] * (pull @ G)
+            fields = fields - (sign / root)[:, None] * jnp.matmul(pull, G, precision=EXACT)
             kept = kept + pull if kept.shape == pull.shape else kept
             return outputs + sign @ jnp.maximum(fields, 0.0), (fields, kept)
 

@@ -1,5 +1,6 @@
 """How figures look: one context, a palette that colour-blind readers can tell apart, widths of a journal."""
 
+import io
 import re
 import textwrap
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from matplotlib.mathtext import MathTextParser
 # One and two columns of a physics journal, in inches.
 COLUMN = 3.4
 PAGE = 7.0
+NOTEBOOK_DPI = 130  # at which letters have the size of those around a figure
 LETTERS_PER_INCH = 15  # in a title
 TITLE_LINE = 0.17  # heights of a line, in inches
 LEGEND_LINE = 0.15
@@ -73,9 +75,19 @@ def style() -> Iterator[None]:
         yield
 
 
+class ShownFigure(Figure):
+    """A figure that a notebook shows by itself, although pyplot does not know of it."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        with style():
+            self.savefig(content, format="png", dpi=NOTEBOOK_DPI, metadata={"Software": None})
+        return content.getvalue()
+
+
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure that belongs to no window and to no global state."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = ShownFigure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -96,7 +96,8 @@ class WarmStart(AbstractStart):
     def _matrix(self, p: int, k: int) -> Any:
         if np.ndim(self.m) == 2:
             return self.m
-        return self.m * np.asarray(np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :], np.float64)
+        pattern = np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :]
+        return self.m * pattern.astype(np.float64)
 
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
         M = jnp.asarray(self._matrix(p, P.shape[0]), jnp.float64)

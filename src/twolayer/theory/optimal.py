@@ -92,9 +92,7 @@ def samples_to(
         rate, span = each
         args = _Args(problem, _with_rate(training, rate), engine, start.P, threshold)
         times = jnp.stack([jnp.zeros(()), span])
-        solution = solve(
-            _field, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True, is_differentiated=True
-        )
+        solution = solve(_field, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True, is_differentiated=True)
         total = total + jnp.where(is_there, 0.0, solution.reached)
         # Beyond the threshold the state is kept: later spans are not entered.
         ended = jax.tree.map(lambda x: x[-1], solution.states)
