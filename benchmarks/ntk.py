@@ -21,7 +21,7 @@ from typing import Any
 
 import ntk_free
 import numpy as np
-from common import report
+from common import against, report
 from scipy.linalg import cho_factor, eigh
 
 from twolayer.kernel import decompose, gram, train
@@ -111,7 +111,12 @@ def main() -> None:
                 "n2": None,
             }
         )
-    report("ntk", rows)
+    lines = [
+        against(f"Gram matrix: {row['what']}", "s", row["ours_s"], floor=row["floor_s"])
+        for row in rows
+        if row["ratio"] != 1.0
+    ]
+    report("ntk", rows, lines)
 
 
 if __name__ == "__main__":
