@@ -28,7 +28,7 @@ def make(spec, ask):
         agrees("measured against the ODE with the noise of SGD", measured, errors, times("ode_at_finite_d"), known),
         Claim("quenched over annealed minus one, p = 1 over the largest p", gap[0] / gap[-1], low=2.0),
     ]
-    title = rf"Ratio to the formulas, $d = {d}$, $\gamma = p / 12$"
+    title = rf"Ratio to the formulas, $d = {d}$"
     return Made({"figure": exit_scan(results, "p", title, ratio=True)}, claims)
 
 
