@@ -25,6 +25,7 @@ from twolayer.plots.style import (
 
 PANEL_HEIGHT = 2.3
 KINDS = ("line", "points", "reference", "bars")
+LEGEND_COLUMNS = 2  # of a legend below its panel
 LETTERS_IN_LEGEND = 95  # of a row as wide as a page
 
 
@@ -62,7 +63,7 @@ class Panel:
     xlim: Any = None
     ylim: Any = None
     xticks: Any = None
-    legend: str = "best"  # where matplotlib puts it
+    legend: str = "best"  # where matplotlib puts it, or "below" the panel, where curves leave no room
 
 
 def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -> Figure:
@@ -91,6 +92,7 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -
         grid = figure.subplots(rows, columns, squeeze=False)
         homes = Counter(label for panel in shown for label in {each.label for each in panel.series} if label)
         common: dict[str, Any] = {}
+        below = 0  # lines of legends below the panels
         for ax, panel in zip(grid.flat, shown, strict=False):
             own: dict[str, Any] = {}
             for series in panel.series:
@@ -99,10 +101,15 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3) -
                 if series.label:
                     (common if homes[series.label] > 1 else own).setdefault(series.label, handle)
             _axes(ax, panel)
-            if own:
+            if own and panel.legend == "below":
+                place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.24), "borderaxespad": 0.0}
+                ax.legend(list(own.values()), list(own), ncols=LEGEND_COLUMNS, **place)
+                below = max(below, -(-len(own) // LEGEND_COLUMNS))
+            elif own:
                 ax.legend(list(own.values()), list(own), loc=panel.legend)
         for ax in grid.flat[len(shown) :]:
             ax.set_axis_off()
+        grow(figure, LEGEND_LINE * below)
         _legend(figure, common)
         put_title(figure, title)
     return figure

@@ -47,7 +47,7 @@ def make(spec, ask):
     inside = [Series(name, sizes, forms[name] / target.sharp_bound) for name, target in targets.items()]
     inside.append(Series("bound", [sizes[0], sizes[-1]], [1.0, 1.0], kind="reference"))
     axes = {"log": "x", "xticks": sizes[::2], "ylim": (0.0, 1.05)}
-    shown = [Panel(n, "form over its sharp bound", inside, title="inside the theorem", **axes)]
+    shown = [Panel(n, "form over its sharp bound", inside, title="inside the theorem", legend="below", **axes)]
     ticks = dict(enumerate(targets))
     bounds = [
         Series("measured, largest $n$", [*ticks], [each[-1] for each in forms.values()], kind="points", color=5),
@@ -55,13 +55,14 @@ def make(spec, ask):
         Series("bound of the paper", [*ticks], [each.bound for each in targets.values()], kind="points", color=7),
     ]
     short = dict(zip(ticks, ("linear", "quadr.", "cosine", "4th", "6th"), strict=True))
-    shown.append(Panel("target", form, bounds, log="y", title="bounds", xticks=short, xlim=(-0.5, len(ticks) - 0.5)))
+    limits = (-0.5, len(ticks) - 0.5)
+    shown.append(Panel("target", form, bounds, log="y", title="bounds", xticks=short, xlim=limits, legend="below"))
     outside = [
         Series(next(iter(targets)), sizes, forms[next(iter(targets))], color=0),
         Series(r"$(\beta \cdot x)^3$", sizes, odd, kind="points", color=1),
         Series("random signs", sizes, signs, kind="points", color=2),
     ]
-    shown.append(Panel(n, form, outside, log="xy", title="outside the theorem", xticks=sizes[::2]))
+    shown.append(Panel(n, form, outside, log="xy", title="outside the theorem", xticks=sizes[::2], legend="below"))
     return Made({"figure": panels(shown, f"Unit inputs in $d={d}$ dimensions")}, claims)
 
 
