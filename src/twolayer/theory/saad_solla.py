@@ -141,7 +141,11 @@ class SaadSolla(AbstractDescription):
         state = (start.Q, start.M, start.a)
         watched = _risk_over_threshold if direction is None else _threshold_over_overlap
         stop = watched if locate else _has_diverged
-        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, engine.rtol > 1e-6)
+        # Averages known to few digits are costly, and set the error: steps are as long as it allows, and what is saved
+        # between is interpolated.
+        is_coarse = engine.rtol > 1e-6
+        landing = jnp.stack([times[0], times[-1]]) if is_coarse and not locate else None
+        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, is_coarse, landing)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.engine.choose(problem, self.needed)
