@@ -2,12 +2,30 @@
 
 import json
 
+import pytest
+
 from twolayer.experiment import read_spec
 from twolayer.gallery import Ask, make, pages
 
+# Made in every run of the tests: at least one page of each source, those that take a few seconds. The others are marked
+# slow; `scripts/test -m ""` makes all of them, and so does `docs/make_gallery.py`.
+ALWAYS = {
+    "learning-rate-regimes",
+    "escape-trajectories",
+    "optimal-learning-rate",
+    "risk-floor",
+    "learnable-targets",
+    "lazy-training",
+    "eigenvector-projections",
+    "complexity",
+    "provable-learning",
+    "million-dimensions",
+}
+
 
 def names_of(source):
-    return [page.name for page in pages() if page.source == source]
+    names = [page.name for page in pages() if page.source == source]
+    return [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def check(page, folder):
