@@ -172,6 +172,7 @@ def test_quiet_says_nothing(spec, capsys):
     assert json.loads(out)["descriptions"] and err == ""
 
 
+@pytest.mark.slow
 def test_a_diverging_run_says_when_and_keeps_what_there_is(spec, capsys):
     """A square student with a large rate runs away in any dimension."""
     arguments = ["run", str(spec), "--out", "kept", "--json", "--set", "problem.student.activation=square"]

@@ -140,6 +140,7 @@ def test_each_moment_gets_the_first_engine_that_serves(target, student, low, hig
     assert all(refusal.reason for refusal in refusals)
 
 
+@pytest.mark.slow
 def test_engines_can_be_named_and_accuracy_asked_for():
     problem = tl.Problem(tl.MultiIndex("sin(z1) + z2**2"), tl.Student(2, "erf"), tl.Gaussian(50))
     overlaps = random_overlaps(2, np.eye(2), 0)
@@ -165,6 +166,7 @@ def test_relu_moments_against_known_values():
     assert abs(result.value["excess_risk"] - truth) <= result.error["excess_risk"] < 1e-11
 
 
+@pytest.mark.slow
 def test_label_noise_enters_phi_hd_alone():
     overlaps = random_overlaps(2, np.eye(1), 1)
     for activation, target in (("erf", "erf"), ("tanh", "tanh"), ("gelu", "erf"), ("erf", "sin(z)")):

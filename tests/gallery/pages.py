@@ -11,13 +11,10 @@ from twolayer.gallery import Ask, make, pages
 # slow; `scripts/test -m ""` makes all of them, and so does `docs/make_gallery.py`.
 ALWAYS = {
     "learning-rate-regimes",
-    "escape-trajectories",
     "optimal-learning-rate",
-    "risk-floor",
     "learnable-targets",
     "lazy-training",
     "eigenvector-projections",
-    "complexity",
     "provable-learning",
     "million-dimensions",
 }

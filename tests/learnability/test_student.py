@@ -43,6 +43,7 @@ def test_the_plateau_of_phase_retrieval_is_the_known_one(p):
     assert given.growth_rate == pytest.approx(phase_retrieval.growth_rate(p, 0.02, 0.3), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_exponent_one_leaves_at_the_speed_of_the_first_tensor():
     target = tl.Committee(1, "erf")
     answer = tl.learn(target, "erf", d=500)

@@ -37,6 +37,7 @@ def test_one_batch_again_finds_what_fresh_batches_do_not():
     assert again.cosines[1, 0] > 1e-2 > 10 * again.cosines[1, 1]
 
 
+@pytest.mark.slow
 def test_a_run_may_stop_at_its_first_threshold():
     problem = tl.Problem(tl.MultiIndex("z1 + 0.01*z2"), tl.Student(1, "linear"), tl.Gaussian(50))
     training = tl.SGD(0.1, constraint=tl.Sphere())

@@ -227,13 +227,14 @@ SETTINGS = [
     pytest.param(
         "erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla", marks=pytest.mark.slow
     ),  # nor for the velocity's span
-    (
+    pytest.param(
         "erf",
         2,
         1,
         200,
         {"learning_rate": 3.0, "batch_size": 3, "constraint": tl.Sphere(), "layers": tl.Both(0.7)},
         "xla",
+        marks=pytest.mark.slow,
     ),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.Repeated(3), "constraint": tl.Sphere()}, "native"),
     pytest.param(

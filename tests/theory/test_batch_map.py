@@ -244,6 +244,7 @@ def test_the_error_of_the_moments_is_carried():
 # ------------------------------------------------------------------------------------------------- what it covers
 
 
+@pytest.mark.slow
 def test_the_verbs_know_it():
     problem, training = squares(400), tl.SGD(0.1, batch_size=800, constraint=tl.Sphere())
     answer = tl.BatchMap().applies(problem, training)

@@ -161,6 +161,7 @@ def test_first_step_does_not_know_of_reuse():
     assert np.abs(fresh.Q.values - reused.Q.values)[:, 2].max() > 0.01
 
 
+@pytest.mark.slow
 def test_many_samples_are_the_population():
     """At alpha = 1000 and gamma alpha fixed, reuse changes overlaps by order 1/alpha."""
     problem = two_index("erf", target=tl.Committee(2, "erf"))
@@ -387,6 +388,7 @@ def test_singular_overlaps():
     assert np.all(still.training_risk.values < 1e-20)
 
 
+@pytest.mark.slow
 def test_general_target_overlaps():
     """A target with correlated directions is another target with orthonormal ones."""
     P = np.array([[1.0, 0.6], [0.6, 1.0]])
@@ -402,6 +404,7 @@ def test_general_target_overlaps():
     np.testing.assert_allclose(one.M.values, other.M.values @ factor.T, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_random_starts_are_followed_one_by_one():
     problem = tl.Problem(tl.SingleIndex("z"), tl.Student(1, "linear"), tl.Gaussian(50))
     training = tl.SGD(0.8, reuse=tl.Reused(2.0))

@@ -87,6 +87,7 @@ def test_field_forces_are_the_gradient_of_the_risk(activation, monkeypatch):
     close(force, jax.tree.map(lambda x: -7 * x, gradient), 1e-12)
 
 
+@pytest.mark.slow
 def test_hdmf_is_the_flow_of_the_first_variation():
     r"""In the coordinates of the paper: m' = -P grad_m V, q' = -4 q dV/dq, a' = -kappa V, with V written in NumPy."""
     n, problem = 5, problem_of(tl.Committee(2, "erf", P=P2), "erf", 5, 40)
@@ -372,6 +373,7 @@ def test_averages_by_few_nodes_are_within_their_error():
             assert np.max(error) < 0.05
 
 
+@pytest.mark.slow
 def test_loose_tolerances_show_in_the_error():
     """The same program at tolerances up to a million times as large: the true error is below the reported one."""
     fine = tl.evolve(single(20, 10**6), tl.SGD(1.0), tl.HDMF(), **RUN)

@@ -224,6 +224,7 @@ def test_the_fixed_point_of_one_neuron_is_closed():
         fixed_point(1, 0.17, 0.4)
 
 
+@pytest.mark.slow
 def test_fixed_points_of_two_neurons():
     """Known excess risks; stable ones are where long solutions of the full ODE end."""
     assert fixed_point(2, 0.05, 0.5).excess_risk == pytest.approx(0.01467, abs=5e-6)

@@ -66,6 +66,7 @@ def test_crossing_time_is_the_root():
     assert result.crossing_time.values[0] == pytest.approx(exact, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_crossing_time_is_missing_when_the_risk_stays_above():
     result = tl.evolve(phase_retrieval(0.05, 0.2), tl.SGD(0.05), tl.SaadSolla(), until=0.1, save=3, risk_threshold=1e-6)
     assert np.isnan(result.crossing_time.values[0])
@@ -250,6 +251,7 @@ def test_what_it_does_not_describe_is_refused_with_the_reason(training, reason):
         tl.evolve(problem, training, tl.SaadSolla(), until=1.0)
 
 
+@pytest.mark.slow
 def test_the_solution_can_be_differentiated():
     """d m(t) / d gamma at p = 1 against the derivative of the closed solution, by finite differences of it."""
     import jax
@@ -272,6 +274,7 @@ def test_the_solution_can_be_differentiated():
     assert float(jax.grad(m)(0.05)) == pytest.approx((exact[1] - exact[0]) / (2 * h), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_sphere_holds_where_rows_would_shrink():
     """A weak target pulls the lengths in (Phi_jj < 0): a deviation from the sphere must not grow with time."""
     problem = tl.Problem(tl.MultiIndex("0.1*z1**2", k=1), tl.Student(2, "square"), tl.Gaussian(100))

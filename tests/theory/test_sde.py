@@ -149,7 +149,7 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
 # -------------------------------------------------------------------------------------------- the order in dt
 
 
-@pytest.mark.parametrize(("method", "order"), [("heun", 2), ("euler", 1)])
+@pytest.mark.parametrize(("method", "order"), [("heun", 2), pytest.param("euler", 1, marks=pytest.mark.slow)])
 def test_the_order_of_the_step(method, order):
     """At d = 10^10 hardly anything but the drift is left, whose solution is closed: halve the step, watch the error."""
     errors = []
@@ -214,6 +214,7 @@ def test_time_in_steps_shifts_the_mean():
 # --------------------------------------------------------------------------------------- invariants, and the rest
 
 
+@pytest.mark.slow
 def test_same_seed_same_path_whatever_the_number_and_the_driver():
     runs = [
         tl.evolve(phase_retrieval(200), SPHERE, tl.SDE(dt=0.01, backend=backend), until=0.3, save=3, replicas=replicas)
@@ -226,6 +227,7 @@ def test_same_seed_same_path_whatever_the_number_and_the_driver():
     np.testing.assert_allclose(runs[0].Q.values, 1.0, rtol=1e-13)
 
 
+@pytest.mark.slow
 def test_overlaps_stay_positive_and_what_is_cut_off_is_counted():
     """From perfect recovery with noisy labels at small d the noise leads out of what is possible."""
     run = tl.evolve(phase_retrieval(20, 1.0), SPHERE, tl.SDE(dt=0.01), until=1.0, save=[0.1, 1.0], replicas=200)
@@ -268,6 +270,7 @@ def test_thresholds_are_watched_at_every_step():
         assert reached.any(axis=1).all() and np.all(found <= first + 1e-9) and np.all(found > first - 0.0101)
 
 
+@pytest.mark.slow
 def test_the_verbs_know_it():
     problem = phase_retrieval(160)
     answer = tl.SDE().applies(problem, SPHERE)

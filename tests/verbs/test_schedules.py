@@ -33,6 +33,7 @@ def test_equal_phases_are_one_training():
     np.testing.assert_allclose(cut.overlap_time.values, whole.overlap_time.values, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("description", [pytest.param(tl.OverlapSGD(), marks=pytest.mark.slow), tl.DirectSGD()])
 def test_simulations_of_a_schedule_follow_the_ode(description):
     """A rate that falls, then the second layer alone: mean over 32 runs at d = 1000 against the theory, z < 5."""
