@@ -6,7 +6,7 @@ from twolayer.plots import exit_law
 
 
 def make(spec, ask):
-    replicas = 1000 if ask.full else 16
+    replicas = 1000 if ask.full else 64
     result = tl.exit_time(spec.problem, spec.training, threshold=0.1, replicas=replicas)
     measured = result.measured
     claims = [
