@@ -53,6 +53,7 @@ def test_a_file_and_a_target(tmp_path, capsys):
         (["sphere", "--n", "20", "--classes", "a"], "--classes"),
         (["sphere", "--n", "20", "--shares", "1"], "--shares"),
         (["sphere", "--n", "20", "--method", "fast"], "method"),
+        (["sphere", "--n", "20", "--devices", "99"], "devices"),
         (["absent.npz"], "does not exist"),
     ],
 )

@@ -1,6 +1,7 @@
 """The gallery as a whole: what is listed, what a claim is, and that a page fails when its physics is broken."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from twolayer.cli import main
 from twolayer.gallery import Claim, Page, agrees, make, pages, run_script, slope
 from twolayer.gallery.page import HERE, SOURCES
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_folder_is_a_page_and_every_page_is_listed(capsys):
@@ -19,6 +22,16 @@ def test_every_folder_is_a_page_and_every_page_is_listed(capsys):
     listed = json.loads(out)["pages"]
     assert [each["name"] for each in listed] == [page.name for page in pages()]
     assert all(each["title"] in err for each in listed)
+
+
+def test_the_site_shows_every_page_with_its_text():
+    """Pictures and numbers of the site are made by `docs/make_gallery.py`; its words must be those of the pages."""
+    index = (DOCS / "gallery.md").read_text()
+    for page in pages():
+        shown = (DOCS / "gallery" / f"{page.name}.md").read_text()
+        title, _, body = page.text.partition("\n")
+        assert shown.startswith(title) and body.strip() in shown, f"run `python docs/make_gallery.py {page.name}`"
+        assert "**fails**" not in shown and f":link: gallery/{page.name}\n" in index
 
 
 def test_claims():

@@ -39,7 +39,7 @@ def gallery(
 
     if not names:
         return _list(pages())
-    chosen = pages() if names == [ALL] else [find_page(name) for name in names]
+    chosen = pages() if ALL in names else [find_page(name) for name in dict.fromkeys(names)]
     check_writable(out)
     return _make(chosen, full, data_dir, out, quiet)
 

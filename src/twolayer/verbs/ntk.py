@@ -19,6 +19,7 @@ from twolayer.kernel import (
     gram,
     train,
 )
+from twolayer.kernel.device import chosen_devices
 from twolayer.kernel.eigen import METHODS, choose_method
 from twolayer.kernel.matrices import gram_with_error, unit_rows
 from twolayer.kernel.profile import LAYERS
@@ -108,6 +109,7 @@ def ntk(
     width, steps = count("width", low=0)(width), count("steps", low=0, high=10**7)(steps)
     ridge = float(number("ridge", low=0.0)(ridge))
     precision = choice("precision", PRECISIONS)(precision)
+    chosen_devices(devices)  # refuses more than there are, whatever the route
     shares = [float(number("shares", low=0.0, high=1.0)(each)) for each in array("shares", 1)(shares)]
     if width and (not isinstance(activation, Relu) or layers != "first"):
         raise InvalidInput("Argument `width` must be 0 unless the first layer of relu units is trained.")
