@@ -18,7 +18,7 @@ HEAD = """# Performance
 
 Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time
 (best of several, compile time apart), but for the Gram matrix, which is on all cores and by the wall clock. The naive
-way is the equations as one would write them in NumPy. The floor is the part that every implementation has in common: the
+way is the equations as one would write them in NumPy. The floor is the part that every implementation shares: the
 random numbers as JAX draws them (`DirectSGD` draws its own, which are cheaper), or one matrix product or decomposition
 by BLAS and LAPACK. More figures, other machines and the H200 are in `benchmarks/results/`.
 
