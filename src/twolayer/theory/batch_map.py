@@ -233,7 +233,7 @@ class BatchMap(AbstractDescription):
             path, crossing = self._follow(variant, problem, training, plan, starts, number * share, share)
             paths.append(path)
             crossings.append(crossing)
-        result = carried(engine, paths[: len(variants)], paths[len(variants) :])
+        result = carried(engine.combine, paths[: len(variants)], paths[len(variants) :])
         Q, M, a, risk = (np.asarray(x) for x in result.value)
         lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
         Q, M, a, risk, risk_error, error = (

@@ -1,6 +1,6 @@
 """How the errors of integrals, of rounding and of integrators reach a trajectory."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps
 
 # Starts are moved by this much, a few times the rounding of a number of order one.
@@ -24,29 +23,39 @@ def nudged(starts: Overlaps, sign: float) -> Overlaps:
     return Overlaps(jnp.asarray(Q), jnp.asarray(moved[1]), starts.P, starts.a)
 
 
-def carried(engine: Chosen, paths: Sequence[Any], others: Sequence[Any]) -> Estimate:
+def carried(
+    combine: Callable[[tuple[Any, ...]], Estimate],
+    paths: Sequence[Any],
+    others: Sequence[Any],
+    judged: int = 0,
+    least: tuple[Any, Any] = (0.0, 0.0),
+) -> Estimate:
     """Value and error of trajectories (arrays: replicas, times, ...), which never shrinks with time.
 
     Parameters
     ----------
-    engine
-        The engines, which say how results of their variants are combined.
+    combine
+        How results of the variants of an engine become a value and an error.
     paths
         The trajectories with each variant.
     others
-        Trajectories with the first variant that only a numerical error tells apart from the first of ``paths``.
+        Trajectories that only a numerical error tells apart from those with the variant ``judged``.
+    judged
+        The number of that variant.
+    least
+        The relative and the absolute error that the integrator has at least.
 
     A trajectory is NaN where it has ended.
     """
-    combined = engine.combine(tuple(paths))
+    combined = combine(tuple(paths))
 
     def error(own: Any, first: Any, *others: Any) -> Any:
         # A neighbour that is not there any more has gone away without bound.
         gaps = [np.where(np.isnan(other) & ~np.isnan(first), np.inf, np.abs(first - other)) for other in others]
         # What has once gone apart may come together again at a common fixed point.
-        return np.maximum.accumulate(own + np.max(gaps, axis=0), axis=1)
+        return np.maximum.accumulate(own + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
 
-    return Estimate(combined.value, jax.tree.map(error, combined.error, paths[0], *others))
+    return Estimate(combined.value, jax.tree.map(error, combined.error, paths[judged], *others))
 
 
 def largest(*errors: Any) -> np.ndarray:

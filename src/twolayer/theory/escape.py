@@ -13,9 +13,11 @@ from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Gaussian, Overlaps, PhaseRetrieval, Problem, Student
+from twolayer.theory.drift import drift
+from twolayer.theory.flow import LOOSER, passages
 from twolayer.theory.integrate import solve
 from twolayer.theory.phase_retrieval import fixed_overlap
-from twolayer.theory.saad_solla import LOOSER, SaadSolla, crossings, drift
+from twolayer.theory.saad_solla import SaadSolla, as_state
 from twolayer.training import SGD, Sphere
 
 
@@ -48,11 +50,12 @@ def ode_exit_times(
     description = SaadSolla() if description is None else description
     engine = description.engine.choose(problem, description.needed)
     variants = engine.variants()
-    data = as_data((description, problem, training))
-    span = np.array([0.0, until])
+    problem, training = as_data((problem, training))
+    span, accuracy = np.array([0.0, until]), description.accuracy(engine)
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
-        return np.asarray(crossings(variant, *data, starts, span, thresholds, None, np.asarray(looser)))
+        flow = description.flow(variant, problem, training, starts.P)
+        return np.asarray(passages(flow, as_state(starts), span, accuracy.looser(looser), thresholds))
 
     results = tuple(follow(variant, 1.0) for variant in variants)
     combined = engine.combine(results)

@@ -13,13 +13,13 @@ from twolayer.description import AbstractDescription, Applies, Exactness, Plan, 
 from twolayer.expectation.over_target import TargetRule, kind_of_rule, over_target
 from twolayer.expectation.smoothing import AbstractSmoothing
 from twolayer.problem import Problem
+from twolayer.theory.flow import Accuracy
 from twolayer.theory.particles import (
     AbstractLandscape,
-    Accuracy,
     Landscapes,
     Particles,
     draw_particles,
-    follow,
+    follow_particles,
     mean_field_applies,
 )
 from twolayer.training import SGD
@@ -190,4 +190,4 @@ class HDMF(AbstractDescription):
         starts, cosines = draw_particles(problem, plan, self.particles)
         landscapes = field_landscapes(problem, starts.s.shape[1], self.accuracy)
         accuracy = Accuracy(self.rtol, self.atol, self.max_steps)
-        return follow(landscapes, problem, training, plan, starts, cosines, accuracy)
+        return follow_particles(landscapes, problem, training, plan, starts, cosines, accuracy)

@@ -18,14 +18,14 @@ from twolayer.expectation.base import by_coarser
 from twolayer.expectation.over_target import OverTarget, kind_of_rule, over_target
 from twolayer.expectation.rules import Rule, coarser_orders, cosine_order, cosine_rule
 from twolayer.problem import Committee, Overlaps, Problem, Student
+from twolayer.theory.flow import Accuracy
 from twolayer.theory.hdmf import FieldLandscape
 from twolayer.theory.particles import (
     AbstractLandscape,
-    Accuracy,
     Landscapes,
     Particles,
     draw_particles,
-    follow,
+    follow_particles,
     mean_field_applies,
 )
 from twolayer.training import SGD
@@ -204,4 +204,4 @@ class MeanField(AbstractDescription):
         starts, cosines = draw_particles(problem, plan, self.particles)
         landscapes = pair_landscapes(problem, starts.s.shape[1], self.engine)
         accuracy = Accuracy(self.rtol, self.atol, self.max_steps)
-        return follow(landscapes, problem, training, plan, starts, cosines, accuracy)
+        return follow_particles(landscapes, problem, training, plan, starts, cosines, accuracy)

@@ -19,15 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import Applies, Exactness, Plan, Record, Status, first_crossings
+from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.errors import NUDGE
-from twolayer.theory.integrate import Solution, solve
-from twolayer.theory.saad_solla import LOOSER
+from twolayer.theory.flow import AbstractFlow, Accuracy, Flows, Saved, follow
 from twolayer.theory.scope import refusal
 from twolayer.training import SGD
 
@@ -75,22 +73,6 @@ class Landscapes(NamedTuple):
     rtol: float  # the relative accuracy below which integrating further is wasted
     name: str
     cheapest: int = 0  # the variant on which the integrator is judged: its error hardly depends on the rule
-
-
-class Accuracy(NamedTuple):
-    """The tolerances of the integrator per step, and the steps after which it gives up."""
-
-    rtol: Any
-    atol: Any
-    max_steps: int
-
-    def at_least(self, rtol: float) -> "Accuracy":
-        """Not finer than averages that are themselves approximate."""
-        return Accuracy(np.maximum(self.rtol, rtol), np.maximum(self.atol, 0.01 * rtol), self.max_steps)
-
-    def looser(self, factor: float) -> "Accuracy":
-        """The same with tolerances so many times as large."""
-        return self._replace(rtol=np.asarray(factor * self.rtol), atol=np.asarray(factor * self.atol))
 
 
 # --------------------------------------------------------------------------------- between overlaps and particles
@@ -173,45 +155,48 @@ def moves_second_layer(training: SGD) -> bool:
     return not (isinstance(training.layer_ratio, float) and training.layer_ratio == 0.0)
 
 
-class _Args(eqx.Module):
+class ParticleFlow(AbstractFlow):
+    """The motion of the particles; a start keeps the cosines between its units outside of the target's span."""
+
     landscape: AbstractLandscape
     training: SGD
-    p: int = eqx.field(static=True)
-    limit: Any
-    threshold: Any
+    p: int = eqx.field(static=True)  # the student's own units come first
+    P: Float[Array, "k k"]
 
+    def velocity(self, state: Particles) -> Particles:
+        force = self.landscape.force(state, with_a=moves_second_layer(self.training))
+        return velocity(self.training, self.p, state, force)
 
-def _field(t: Any, state: Particles, args: _Args) -> Particles:
-    force = args.landscape.force(state, with_a=moves_second_layer(args.training))
-    return velocity(args.training, args.p, state, force)
+    def risk(self, state: Particles) -> Array:
+        return self.landscape.risk(state)
 
+    def largest(self, state: Particles) -> Array:
+        longest = jnp.max(jnp.sum(state.b**2, axis=1) + state.s**2)
+        return jnp.maximum(longest, jnp.max(state.a**2))
 
-def _has_diverged(state: Particles, args: _Args) -> Array:
-    longest = jnp.max(jnp.sum(state.b**2, axis=1) + state.s**2)
-    return jnp.maximum(longest, jnp.max(state.a**2)) > args.limit
+    def alignment(self, state: Particles, direction: Any) -> Array:
+        b, s = state.b[: self.p], state.s[: self.p]
+        lengths = jnp.sum(b**2, axis=1) + s**2
+        along = b @ jnp.linalg.cholesky(self.P)[direction]
+        return jnp.max(jnp.abs(along) / jnp.sqrt(lengths * jnp.diagonal(self.P)[direction]))
 
+    def saved(self, state: Particles, kept: Float[Array, "p p"]) -> Saved:
+        root = jnp.linalg.cholesky(self.P)
+        units = jax.tree.map(lambda x: x[: self.p], state)
+        Q, M = as_overlaps(units, kept, root)
+        others = {"particle_a": state.a, "particle_M": state.b @ root.T, "particle_q": state.s**2}
+        return Saved(Q, M, units.a, self.risk(state), others)
 
-def _risk_over_threshold(state: Particles, args: _Args) -> Array:
-    return args.landscape.risk(state) - args.threshold
+    def is_together(self, starts: int) -> bool:
+        return self.landscape.work <= HEAVY and starts >= MANY
 
+    @property
+    def is_coarse(self) -> bool:
+        return True  # steps are as often ended by a save point as by the tolerance
 
-def trajectory(
-    landscape: AbstractLandscape,
-    training: SGD,
-    p: int,
-    start: Particles,
-    times: Float[Array, " times"],
-    accuracy: Accuracy,
-    limit: Any = jnp.inf,
-    threshold: Any = None,
-    landing: Any = None,
-) -> Solution:
-    """The flow from one start: pure JAX, to be mapped and differentiated. Arguments as those of `SaadSolla`'s."""
-    locate = threshold is not None
-    args = _Args(landscape, training, p, limit, threshold)
-    stop = _risk_over_threshold if locate else _has_diverged
-    # The lower order of the two: steps are as often ended by a save point as by the tolerance.
-    return solve(_field, start, times, args, *accuracy, stop, locate, is_coarse=True, landing=landing)
+    @property
+    def interpolates(self) -> bool:
+        return False
 
 
 # ------------------------------------------------------------------------------------------------ the record
@@ -241,7 +226,7 @@ def mean_field_applies(
     return Applies(True, exactness, f"error {', '.join(errors)}, each times a constant")
 
 
-def follow(
+def follow_particles(
     landscapes: Landscapes,
     problem: Problem,
     training: SGD,
@@ -251,59 +236,13 @@ def follow(
     accuracy: Accuracy,
 ) -> Record:
     """The flow from all starts by every variant, with the errors of the averages and of the integrator."""
-    variants = landscapes.variants
-    p, number = problem.p, starts.s.shape[1]
-    asked = plan.risk_threshold is not None
-    work = len(variants) + 2 + asked
     accuracy = accuracy.at_least(landscapes.rtol)
-    data, limit = as_data(training), np.asarray(plan.limit)
-    done = 0
-
-    def paths(variant: AbstractLandscape, looser: float, begin: Particles, landing: Any) -> Any:
-        nonlocal done
-        sizes = accuracy.looser(looser)
-        found = _trajectories(variant, data, p, begin, cosines, plan.starts.P, plan.times, landing, sizes, limit)
-        done += 1
-        plan.progress(done / work)
-        return jax.device_get(found)
-
-    results = [paths(variant, 1.0, starts, plan.times) for variant in variants]
-    cheapest, few = landscapes.cheapest, _thinned(plan.times)
-    loose = [paths(variants[cheapest], LOOSER, _nudged(starts, sign), few)[0] for sign in (1.0, -1.0)]
-    combined: Estimate = landscapes.combine(tuple(result for result, _, _ in results))
-
-    def apart(fine: Any, one: Any, other: Any) -> Any:
-        """How far the looser solutions are; not less than what a single step may be wrong by."""
-        return np.maximum(np.abs(fine - one), np.abs(fine - other)) + accuracy.rtol * np.abs(fine) + accuracy.atol
-
-    integration = jax.tree.map(apart, results[cheapest][0], *loose)
-    # What has once gone apart may come together again at a common fixed point: the error does not shrink with time.
-    error = jax.tree.map(lambda x, y: np.maximum.accumulate(x + y, axis=1), combined.error, integration)
-    value = jax.tree.map(np.asarray, combined.value)
-    entries = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in (*error[0], *error[2])]
-    finished = np.all([np.asarray(ended) for _, ended, _ in results], axis=0)
-    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
-    status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
-    crossing = np.full(plan.replicas, np.nan)
-    if asked:
-        sizes = accuracy.looser(1.0)
-        crossing = np.asarray(_crossings(variants[0], data, p, starts, plan.times, sizes, plan.risk_threshold))
-        plan.progress(1.0)
-    (Q, M, a), risk, (all_a, all_M, all_q) = value
-    others = {"particle_a": all_a, "particle_M": all_M, "particle_q": all_q} if number > p else None
-    return Record(
-        Q,
-        M,
-        a,
-        risk,
-        error[1],
-        np.max(entries, axis=0),
-        status.astype(np.int8),
-        crossing,
-        first_crossings(plan, risk, Q, M)[1],
-        landscapes.name,
-        others=others,
-    )
+    training = as_data(training)
+    variants = [ParticleFlow(landscape, training, problem.p, plan.starts.P) for landscape in landscapes.variants]
+    least, few = (accuracy.rtol, accuracy.atol), _thinned(plan.times)
+    flows = Flows(variants, landscapes.combine, landscapes.name, landscapes.cheapest, least, few)
+    record = follow(flows, problem.k, plan, starts, cosines, accuracy, _nudged)
+    return record if starts.s.shape[1] > problem.p else record._replace(others=None)
 
 
 def _thinned(times: np.ndarray) -> np.ndarray:
@@ -326,62 +265,3 @@ def _nudged(starts: Particles, sign: float) -> Particles:
 
     # A unit within the target's span stays there: nothing pushes it out.
     return Particles(starts.a, moved(starts.b), jnp.where(starts.s > 0.0, moved(starts.s), 0.0))
-
-
-def _over_replicas(one: Any, landscape: AbstractLandscape, starts: Particles, *data: Any) -> Any:
-    """One at a time, or many little ones at once, which takes longer to compile and runs at the pace of the slowest."""
-    if landscape.work > HEAVY or len(starts.s) < MANY:
-        return jax.lax.map(lambda row: one(*row), (starts, *data))
-    return jax.vmap(one)(starts, *data)
-
-
-@eqx.filter_jit
-def _trajectories(
-    landscape: AbstractLandscape,
-    training: SGD,
-    p: int,
-    starts: Particles,
-    cosines: Array,
-    P: Array,
-    times: Any,
-    landing: Any,
-    accuracy: Accuracy,
-    limit: Any,
-) -> Any:
-    """The student's overlaps, the excess risk and all particles along the flows; NaN beyond the end of a solution."""
-    root = jnp.linalg.cholesky(P)
-
-    def one(start: Particles, cosines: Array) -> Any:
-        at, landing_at = jnp.asarray(times), jnp.asarray(landing)
-        solution = trajectory(landscape, training, p, start, at, accuracy, limit, landing=landing_at)
-        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
-
-        def measured(state: Particles) -> Any:
-            units = Particles(state.a[:p], state.b[:p], state.s[:p])
-            Q, M = as_overlaps(units, cosines, root)
-            return (Q, M, units.a), landscape.risk(state), (state.a, state.b @ root.T, state.s**2)
-
-        return jax.lax.map(measured, states), solution.is_finished, solution.has_stopped
-
-    return _over_replicas(one, landscape, starts, cosines)
-
-
-@eqx.filter_jit
-def _crossings(
-    landscape: AbstractLandscape,
-    training: SGD,
-    p: int,
-    starts: Particles,
-    times: Any,
-    accuracy: Accuracy,
-    thresholds: Any,
-) -> Array:
-    """The time at which the excess risk falls to the threshold, from each start; NaN where it does not."""
-    span = jnp.asarray(times)[jnp.array([0, -1])]
-
-    def one(start: Particles, threshold: Array) -> Array:
-        solution = trajectory(landscape, training, p, start, span, accuracy, threshold=threshold)
-        below = landscape.risk(start) <= threshold
-        return jnp.where(below, span[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
-
-    return _over_replicas(one, landscape, starts, jnp.asarray(thresholds))

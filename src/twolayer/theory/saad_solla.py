@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,52 +9,68 @@ from jaxtyping import Array, Float
 
 from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.core.registry import register
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.drift import drift
-from twolayer.theory.errors import carried, largest, nudged
-from twolayer.theory.integrate import Solution, solve
+from twolayer.theory.errors import nudged
+from twolayer.theory.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
+from twolayer.theory.integrate import Solution
 from twolayer.theory.scope import refusal
 from twolayer.training import SGD
 
-# The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
-LOOSER = 100.0
 
-
-class _Args(eqx.Module):
-    """What the right-hand side needs besides the state."""
+class OverlapFlow(AbstractFlow):
+    """The motion of the overlaps as a flow: the state is (Q, M, a)."""
 
     problem: Problem
     training: SGD
     engine: Chosen
     P: Float[Array, "k k"]
     variance: float
-    limit: Any
-    threshold: Any
-    direction: Any  # of the target, when the threshold is on its overlap
+    pace: Any = 1.0  # of the clock: time goes by so much faster than in units of p d / learning_rate samples
+
+    def _overlaps(self, state: tuple[Array, Array, Array]) -> Overlaps:
+        return Overlaps(state[0], state[1], self.P, state[2])
+
+    def velocity(self, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        overlaps = self._overlaps(state)
+        moments = self.engine.moments(self.problem, overlaps)
+        change = drift(self.problem, self.training, overlaps, moments, self.variance)
+        is_usual = isinstance(self.pace, float) and self.pace == 1.0
+        dQ, dM, da = change if is_usual else jax.tree.map(lambda x: self.pace * x, change)
+        return dQ, dM, da
+
+    def risk(self, state: tuple[Array, Array, Array]) -> Array:
+        return self.engine.parts(self.problem, self._overlaps(state), ("excess_risk",))["excess_risk"]
+
+    def largest(self, state: tuple[Array, Array, Array]) -> Array:
+        return jnp.maximum(jnp.max(jnp.diagonal(state[0])), jnp.max(state[2] ** 2))
+
+    def alignment(self, state: tuple[Array, Array, Array], direction: Any) -> Array:
+        Q, M, _ = state
+        cosines = M[:, direction] / jnp.sqrt(jnp.diagonal(Q) * jnp.diagonal(self.P)[direction])
+        return jnp.max(jnp.abs(cosines))
+
+    def saved(self, state: tuple[Array, Array, Array], kept: Any) -> Saved:
+        return Saved(*state, self.risk(state), {})
+
+    def is_together(self, starts: int) -> bool:
+        return True
+
+    @property
+    def is_coarse(self) -> bool:
+        return self.engine.rtol > 1e-6
+
+    @property
+    def interpolates(self) -> bool:
+        # Averages known to few digits are costly, and set the error: steps are as long as it allows.
+        return self.is_coarse
 
 
-def _field(t: Any, state: tuple[Array, Array, Array], args: _Args) -> tuple[Array, Array, Array]:
-    overlaps = Overlaps(state[0], state[1], args.P, state[2])
-    moments = args.engine.moments(args.problem, overlaps)
-    dQ, dM, da = drift(args.problem, args.training, overlaps, moments, args.variance)
-    return dQ, dM, da
-
-
-def _has_diverged(state: tuple[Array, Array, Array], args: _Args) -> Array:
-    return jnp.maximum(jnp.max(jnp.diagonal(state[0])), jnp.max(state[2] ** 2)) > args.limit
-
-
-def _risk_over_threshold(state: tuple[Array, Array, Array], args: _Args) -> Array:
-    overlaps = Overlaps(state[0], state[1], args.P, state[2])
-    return args.engine.parts(args.problem, overlaps, ("excess_risk",))["excess_risk"] - args.threshold
-
-
-def _threshold_over_overlap(state: tuple[Array, Array, Array], args: _Args) -> Array:
-    Q, M, _ = state
-    cosines = M[:, args.direction] / jnp.sqrt(jnp.diagonal(Q) * jnp.diagonal(args.P)[args.direction])
-    return args.threshold - jnp.max(jnp.abs(cosines))
+def as_state(start: Overlaps) -> tuple[Array, Array, Array]:
+    """The state of the flow at some overlaps."""
+    return start.Q, start.M, start.a
 
 
 @register
@@ -116,132 +131,29 @@ class SaadSolla(AbstractDescription):
             statement += f", and O(n_b/d) = {batch / problem.d:.2g} from the batch"
         return Applies(True, Exactness.LIMIT_D, statement)
 
-    def trajectory(
-        self,
-        engine: Chosen,
-        problem: Problem,
-        training: SGD,
-        start: Overlaps,
-        times: Float[Array, " times"],
-        looser: Any = 1.0,
-        limit: Any = jnp.inf,
-        threshold: Any = None,
-        direction: Any = None,
-    ) -> Solution:
-        """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
+    def flow(self, engine: Chosen, problem: Problem, training: SGD, P: Float[Array, "k k"]) -> OverlapFlow:
+        """The equation with one variant of its averages."""
+        return OverlapFlow(problem, training, engine, P, float(self.variance))
 
-        It ends early where a squared row length exceeds ``limit``.
-        With a ``threshold`` the solution ends where the excess risk falls to it (with a ``direction``, where the
-        overlap with that target direction rises to it), and only that end is returned.
-        """
-        locate = threshold is not None
-        args = _Args(problem, training, engine, start.P, float(self.variance), limit, threshold, direction)
-        rtol = looser * jnp.maximum(self.rtol, engine.rtol)
-        atol = looser * jnp.maximum(self.atol, 0.01 * engine.rtol)
-        state = (start.Q, start.M, start.a)
-        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
-        stop = watched if locate else _has_diverged
-        # Averages known to few digits are costly, and set the error: steps are as long as it allows, and what is saved
-        # between is interpolated.
-        is_coarse = engine.rtol > 1e-6
-        landing = jnp.stack([times[0], times[-1]]) if is_coarse and not locate else None
-        return solve(_field, state, times, args, rtol, atol, self.max_steps, stop, locate, is_coarse, landing)
+    def accuracy(self, engine: Chosen) -> Accuracy:
+        """The tolerances of the integrator: not finer than averages that are themselves approximate."""
+        return Accuracy(self.rtol, self.atol, self.max_steps).at_least(engine.rtol)
+
+    def trajectory(
+        self, engine: Chosen, problem: Problem, training: SGD, start: Overlaps, times: Float[Array, " times"]
+    ) -> Solution:
+        """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse)."""
+        flow = self.flow(engine, problem, training, start.P)
+        return trajectory(flow, as_state(start), times, self.accuracy(engine))
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.engine.choose(problem, self.needed)
-        variants = engine.variants()
-        watches = [(plan.risk_threshold, None)] if plan.risk_threshold is not None else []
-        if plan.overlap_threshold is not None:
-            watches += [(np.full(plan.replicas, plan.overlap_threshold), np.asarray(r)) for r in range(problem.k)]
-        work = len(variants) + 1 + len(watches)
-        times = jnp.asarray(plan.times)
-        data = as_data((self, problem, training))
-
-        def follow(variant: Chosen, looser: float, starts: Overlaps = plan.starts) -> Any:
-            limits = np.asarray(plan.limit), np.asarray(looser)
-            return jax.device_get(_trajectories(variant, *data, starts, times, *limits))
-
-        results = []
-        for number_done, variant in enumerate(variants):
-            results.append(follow(variant, 1.0))
-            plan.progress((number_done + 1) / work)
-        loose = [follow(variants[0], LOOSER, nudged(plan.starts, sign))[0] for sign in (1.0, -1.0)]
-        plan.progress((len(variants) + 1) / work)
-
-        result = carried(engine, [paths for paths, _, _ in results], loose)
-        Q, M, a, risk = (np.asarray(x) for x in result.value)
-        finished = np.all([np.asarray(done) for _, done, _ in results], axis=0)
-        diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
-        status = np.where(diverged, Status.DIVERGED, np.where(finished, Status.DONE, Status.UNFINISHED))
-        crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem.k), np.nan)
-        for number_done, (threshold, direction) in enumerate(watches):
-            found = np.asarray(crossings(variants[0], *data, plan.starts, times, threshold, direction))
-            if direction is None:
-                crossing = found
-            else:
-                overlap_time[:, int(direction)] = found
-            plan.progress((len(variants) + 2 + number_done) / work)
-        overlap_error, status = largest(*result.error[:3]), status.astype(np.int8)
-        return Record(Q, M, a, risk, result.error[3], overlap_error, status, crossing, overlap_time, engine.name)
+        problem, training = as_data((problem, training))
+        variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
+        flows = Flows(variants, engine.combine, engine.name)
+        return follow(flows, problem.k, plan, as_state(plan.starts), (), self.accuracy(engine), _nudged(plan.starts))
 
 
-@eqx.filter_jit
-def _trajectories(
-    engine: Chosen,
-    description: SaadSolla,
-    problem: Problem,
-    training: SGD,
-    starts: Overlaps,
-    times: Array,
-    limit: Any,
-    looser: Any,
-) -> Any:
-    """Q, M, a and excess risk along the solutions from all starts; NaN beyond the end of a solution."""
-
-    def one(Q: Array, M: Array, a: Array) -> Any:
-        start = Overlaps(Q, M, starts.P, a)
-        solution = description.trajectory(engine, problem, training, start, times, looser, limit)
-
-        def risk(state: tuple[Array, Array, Array]) -> Array:
-            overlaps = Overlaps(state[0], state[1], starts.P, state[2])
-            return engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
-
-        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
-        return (*states, jax.lax.map(risk, states)), solution.is_finished, solution.has_stopped
-
-    return over_starts(one, starts.Q, starts.M, starts.a)
-
-
-def over_starts(one: Any, *data: Any) -> Any:
-    """One function for all rows at once; a single row as it is, which takes less time to compile."""
-    if data[0].shape[0] > 1:
-        return jax.vmap(one)(*data)
-    return jax.tree.map(lambda x: x[None], one(*(x[0] for x in data)))
-
-
-@eqx.filter_jit
-def crossings(
-    engine: Chosen,
-    description: SaadSolla,
-    problem: Problem,
-    training: SGD,
-    starts: Overlaps,
-    times: Any,
-    thresholds: Any,
-    direction: Any = None,
-    looser: Any = 1.0,
-) -> Array:
-    """The time at which the excess risk, or the overlap with a direction, reaches the threshold; NaN if it does not."""
-
-    def one(Q: Array, M: Array, a: Array, threshold: Array) -> Array:
-        start = Overlaps(Q, M, starts.P, a)
-        span = jnp.stack([times[0], times[-1]])
-        solution = description.trajectory(
-            engine, problem, training, start, span, looser, threshold=threshold, direction=direction
-        )
-        args = _Args(problem, training, engine, starts.P, 1.0, None, threshold, direction)
-        watched = _risk_over_threshold if direction is None else _threshold_over_overlap
-        is_there = watched((Q, M, a), args) <= 0.0
-        return jnp.where(is_there, times[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
-
-    return over_starts(one, starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+def _nudged(starts: Overlaps) -> Any:
+    """Moves states by rounding, one way or the other."""
+    return lambda _, sign: as_state(nudged(starts, sign))

@@ -147,7 +147,7 @@ class SDE(AbstractDescription):
         # The same noise with each variant of the engines, and in steps twice as long.
         results = [with_risk(made, probe(made, float(dt))) for made in settings]
         coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
-        probed = carried(engine, results, [coarse])
+        probed = carried(engine.combine, results, [coarse])
         # What is followed is the first variant; the best value is that of all of them.
         apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
         errors = jax.tree.map(np.add, probed.error, apart)

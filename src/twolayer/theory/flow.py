@@ -1,0 +1,268 @@
+"""One runner for every differential equation of the room: trajectories, first-passage times and their errors.
+
+A description states its equation as an `AbstractFlow`: the velocity of a state, its risk, and what is saved of it. The
+runner follows it from many starts with every variant of its averages, judges the integrator by looser solutions from
+starts moved by rounding, and locates the times at which thresholds are crossed.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.estimate import Estimate
+from twolayer.description import Plan, Record, Status
+from twolayer.theory.errors import carried, largest
+from twolayer.theory.integrate import Solution, solve
+
+# The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
+LOOSER = 100.0
+
+
+class Accuracy(NamedTuple):
+    """The tolerances of the integrator per step, and the number of steps after which it gives up."""
+
+    rtol: Any
+    atol: Any
+    max_steps: int
+
+    def at_least(self, rtol: float) -> "Accuracy":
+        """Not finer than averages that are themselves approximate."""
+        return Accuracy(np.maximum(self.rtol, rtol), np.maximum(self.atol, 0.01 * rtol), self.max_steps)
+
+    def looser(self, factor: Any) -> "Accuracy":
+        """The same with tolerances larger by a factor."""
+        return self._replace(rtol=np.asarray(factor * self.rtol), atol=np.asarray(factor * self.atol))
+
+
+class Saved(NamedTuple):
+    """What is saved of a state: overlaps and second layer of the student, excess risk, and variables of its own."""
+
+    Q: Float[Array, "*n p p"]
+    M: Float[Array, "*n p k"]
+    a: Float[Array, "*n p"]
+    excess_risk: Float[Array, "*n"]
+    others: dict[str, Array]
+
+
+class AbstractFlow(eqx.Module):
+    """A differential equation for a state, with one variant of its averages. A state is a pytree of arrays.
+
+    ``kept`` is what a start keeps along its trajectory besides the state.
+    """
+
+    @abc.abstractmethod
+    def velocity(self, state: Any) -> Any:
+        """The derivative of the state with respect to time."""
+
+    @abc.abstractmethod
+    def risk(self, state: Any) -> Float[Array, ""]:
+        """The excess risk."""
+
+    @abc.abstractmethod
+    def largest(self, state: Any) -> Float[Array, ""]:
+        """The largest squared length of a row or output weight: a divergence is seen by it."""
+
+    @abc.abstractmethod
+    def alignment(self, state: Any, direction: Any) -> Float[Array, ""]:
+        """The largest cosine of a neuron with a target direction, of either sign."""
+
+    @abc.abstractmethod
+    def saved(self, state: Any, kept: Any) -> Saved:
+        """What is saved of the state."""
+
+    @abc.abstractmethod
+    def is_together(self, starts: int) -> bool:
+        """Whether so many starts are followed at once, at the pace of the slowest, or one after the other."""
+
+    @property
+    @abc.abstractmethod
+    def is_coarse(self) -> bool:
+        """Whether the velocity is known to few digits or not smooth, so that a method of high order is wasted on it."""
+
+    @property
+    @abc.abstractmethod
+    def interpolates(self) -> bool:
+        """Whether save points are interpolated between long steps instead of ending steps."""
+
+
+class _Args(NamedTuple):
+    flow: AbstractFlow
+    limit: Any
+    threshold: Any
+    direction: Any
+
+
+def _velocity(t: Any, state: Any, args: _Args) -> Any:
+    return args.flow.velocity(state)
+
+
+def _has_diverged(state: Any, args: _Args) -> Array:
+    return args.flow.largest(state) > args.limit
+
+
+def _distance(state: Any, args: _Args) -> Array:
+    """How far the state is from its threshold: zero and below once it is crossed."""
+    if args.direction is None:
+        return args.flow.risk(state) - args.threshold
+    return args.threshold - args.flow.alignment(state, args.direction)
+
+
+def trajectory(
+    flow: AbstractFlow,
+    start: Any,
+    times: Float[Array, " times"],
+    accuracy: Accuracy,
+    limit: Any = jnp.inf,
+    landing: Any = None,
+) -> Solution:
+    """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
+
+    It ends early where a squared length exceeds ``limit``. Steps end on the save points, or on ``landing`` instead.
+    """
+    if landing is None and flow.interpolates:
+        landing = jnp.stack([times[0], times[-1]])
+    args = _Args(flow, limit, None, None)
+    return solve(_velocity, start, times, args, *accuracy, _has_diverged, is_coarse=flow.is_coarse, landing=landing)
+
+
+def passage(
+    flow: AbstractFlow,
+    start: Any,
+    span: Float[Array, " 2"],
+    accuracy: Accuracy,
+    threshold: Any,
+    direction: Any = None,
+) -> Float[Array, ""]:
+    """The time at which the excess risk falls to the threshold, or with a ``direction`` the alignment rises to it.
+
+    NaN where that does not happen within the span. The time is a root of the solution, not a save point.
+    """
+    args = _Args(flow, None, threshold, direction)
+    solution = solve(_velocity, start, span, args, *accuracy, _distance, locate=True, is_coarse=flow.is_coarse)
+    is_there = _distance(start, args) <= 0.0
+    return jnp.where(is_there, span[0], jnp.where(solution.has_stopped, solution.reached, jnp.nan))
+
+
+# --------------------------------------------------------------------------------------------------- from many starts
+
+
+def _over_starts(flow: AbstractFlow, one: Callable[..., Any], *rows: Any) -> Any:
+    """Apply a function to every row; a single row as it is, which takes less time to compile."""
+    number = jax.tree.leaves(rows)[0].shape[0]
+    if number == 1:
+        return jax.tree.map(lambda x: x[None], one(*jax.tree.map(lambda x: x[0], rows)))
+    return jax.vmap(one)(*rows) if flow.is_together(number) else jax.lax.map(lambda row: one(*row), rows)
+
+
+@eqx.filter_jit
+def trajectories(
+    flow: AbstractFlow, starts: Any, kept: Any, times: Any, accuracy: Accuracy, limit: Any, landing: Any = None
+) -> tuple[Saved, Array, Array]:
+    """What is saved along the solutions from all starts, and whether each finished or diverged; NaN beyond the end."""
+
+    def one(start: Any, kept: Any) -> Any:
+        points = None if landing is None else jnp.asarray(landing)
+        solution = trajectory(flow, start, jnp.asarray(times), accuracy, limit, points)
+        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
+        saved = jax.lax.map(lambda state: flow.saved(state, kept), states)
+        return saved, solution.is_finished, solution.has_stopped
+
+    return _over_starts(flow, one, starts, kept)
+
+
+@eqx.filter_jit
+def passages(
+    flow: AbstractFlow, starts: Any, span: Any, accuracy: Accuracy, thresholds: Any, direction: Any = None
+) -> Float[Array, " starts"]:
+    """The time at which each start reaches its threshold; NaN where it does not."""
+
+    def one(start: Any, threshold: Array) -> Array:
+        ends = jnp.asarray(span)[jnp.array([0, -1])]
+        return passage(flow, start, ends, accuracy, threshold, direction)
+
+    return _over_starts(flow, one, starts, jnp.asarray(thresholds))
+
+
+class Flows(NamedTuple):
+    """The variants of one flow, how results from all of them combine, and what the runner needs to know of them."""
+
+    variants: Sequence[AbstractFlow]
+    combine: Callable[[tuple[Any, ...]], Estimate]
+    name: str
+    judged: int = 0  # the variant on which the integrator is judged
+    least: Any = (0.0, 0.0)  # relative and absolute error that the integrator has at least
+    landing: Any = None  # where steps of the looser solutions end, if not on the save points
+
+
+def follow(
+    flows: Flows,
+    problem_k: int,
+    plan: Plan,
+    starts: Any,
+    kept: Any,
+    accuracy: Accuracy,
+    nudged: Callable[[Any, float], Any],
+) -> Record:
+    """Follow a flow through a plan: the record, with the errors of the averages and of the integrator.
+
+    Parameters
+    ----------
+    flows
+        The variants of the flow.
+    problem_k
+        The number of target directions.
+    plan
+        The save points and thresholds.
+    starts, kept
+        States, and what each keeps along its trajectory, with a leading axis of replicas.
+    accuracy
+        The tolerances of the integrator.
+    nudged
+        Moves starts by rounding, one way or the other: where a symmetry is unstable, the two fall to either side.
+    """
+    variants = flows.variants
+    watches: list[tuple[Any, Any]] = [] if plan.risk_threshold is None else [(plan.risk_threshold, None)]
+    if plan.overlap_threshold is not None:
+        watches += [(np.full(plan.replicas, plan.overlap_threshold), np.asarray(r)) for r in range(problem_k)]
+    work, done = len(variants) + 2 + len(watches), 0
+
+    def finished_one() -> None:
+        nonlocal done
+        done += 1
+        plan.progress(done / work)
+
+    def paths(flow: AbstractFlow, factor: float, begin: Any, landing: Any = None) -> Any:
+        limit = np.asarray(plan.limit)
+        result = trajectories(flow, begin, kept, plan.times, accuracy.looser(factor), limit, landing)
+        finished_one()
+        return jax.device_get(result)
+
+    results = [paths(flow, 1.0, starts) for flow in variants]
+    judged = flows.judged
+    loose = [paths(variants[judged], LOOSER, nudged(starts, sign), flows.landing)[0] for sign in (1.0, -1.0)]
+    saved = carried(flows.combine, [path for path, _, _ in results], loose, judged, flows.least)
+    value: Saved = jax.tree.map(np.asarray, saved.value)
+    error: Saved = saved.error
+    is_done = np.all([np.asarray(finished) for _, finished, _ in results], axis=0)
+    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
+    status = np.where(diverged, Status.DIVERGED, np.where(is_done, Status.DONE, Status.UNFINISHED))
+    crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem_k), np.nan)
+    for threshold, direction in watches:
+        times = np.asarray(passages(variants[0], starts, plan.times, accuracy.looser(1.0), threshold, direction))
+        if direction is None:
+            crossing = times
+        else:
+            overlap_time[:, int(direction)] = times
+        finished_one()
+    overlap_error = largest(error.Q, error.M, error.a, *error.others.values())
+    return Record(
+        *(value.Q, value.M, value.a, value.excess_risk, error.excess_risk, overlap_error),
+        *(status.astype(np.int8), crossing, overlap_time, flows.name),
+        others=value.others or None,
+    )
