@@ -2,14 +2,14 @@
 
 import abc
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from twolayer.core.checkpoint import Checkpoint
+from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
@@ -17,6 +17,8 @@ from twolayer.training import SGD
 # A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
 # in finite time could not be followed in double precision.
 DIVERGED = 1e5
+# Before the names of a description's own variables, among the arrays of a record.
+OTHERS = "others "
 
 
 class Exactness(enum.Enum):
@@ -74,7 +76,7 @@ class Plan(eqx.Module):
     stops: bool = eqx.field(static=True, default=False)  # whether a replica ends when it has crossed its thresholds
     stops_at_any: bool = eqx.field(static=True, default=False)  # or already when it has crossed one of them
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
-    checkpoint: Checkpoint | None = eqx.field(static=True, default=None)
+    checkpoint: Place | None = eqx.field(static=True, default=None)  # where the run keeps its place on disk
 
     @property
     def replicas(self) -> int:
@@ -106,6 +108,19 @@ class Record(NamedTuple):
     engine: str
     interrupted: bool = False
     others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """The record as arrays under names, for a file."""
+        others = {f"{OTHERS}{name}": np.asarray(array) for name, array in (self.others or {}).items()}
+        return {name: np.asarray(value) for name, value in self._asdict().items() if name != "others"} | others
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Record":
+        """The record of which these are the arrays."""
+        plain: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(OTHERS)}
+        others = {name.removeprefix(OTHERS): array for name, array in arrays.items() if name.startswith(OTHERS)}
+        plain |= {"engine": str(plain["engine"]), "interrupted": bool(plain["interrupted"])}
+        return cls(**plain, others=others or None)
 
 
 class AbstractDescription(eqx.Module):

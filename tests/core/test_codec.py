@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import twolayer as tl
 from twolayer.core.codec import content_hash, decode, encode, from_json, to_json
 from twolayer.core.errors import InvalidInput
+from twolayer.experiment import RunSpec
 
 # ------------------------------------------------------------------------------------------- random problems
 
@@ -296,3 +297,51 @@ def test_two_functions_of_one_name_have_different_hashes():
 
     closed = [tl.MultiIndex(make(c), k=2) for c in (1.0, 2.0)]
     assert content_hash(closed[0]) != content_hash(closed[1])
+
+
+# --------------------------------------------------------------------------------------- fields of several classes
+
+SCHEDULES = [
+    tl.Schedule([tl.SGD(0.5), tl.SGD(0.1, layers=tl.Second(0.5))], [2.0]),
+    tl.Schedule([tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.SGD(0.1, reuse=tl.Reused(2.0))], [2.0]),
+]
+
+
+@pytest.mark.parametrize("training", [tl.SGD(0.5, constraint=tl.Sphere()), *SCHEDULES], ids=["SGD", "fresh", "reused"])
+def test_a_specification_with_any_training_is_rebuilt_by_its_json(training):
+    problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), tl.Gaussian(20))
+    spec = RunSpec(problem, training, (tl.DirectSGD(), tl.SDE(dt=0.1)))
+    rebuilt = from_json(to_json(spec), RunSpec)
+    assert rebuilt.training == training and content_hash(rebuilt) == content_hash(spec)
+    assert from_json(to_json(training), (tl.SGD, tl.Schedule)) == training
+
+
+def test_of_several_classes_the_one_with_the_fields_is_read():
+    phases = [{"learning_rate": 0.5}, {"learning_rate": 0.1}]
+    assert decode({"phases": phases, "switches": [1.0]}, (tl.SGD, tl.Schedule)) == tl.Schedule(
+        [tl.SGD(0.5), tl.SGD(0.1)], [1.0]
+    )
+    assert decode({"learning_rate": 0.5}, (tl.SGD, tl.Schedule)) == tl.SGD(0.5)
+    for data, name in [({"phases": phases, "switchs": [1.0]}, "Schedule"), ({"rate": 1.0}, "SGD"), ({}, "SGD")]:
+        with pytest.raises(InvalidInput, match=f"`{name}` "):
+            decode(data, (tl.SGD, tl.Schedule))
+    with pytest.raises(InvalidInput, match="not known here"):
+        decode({"kind": "Gaussian", "d": 3}, (tl.SGD, tl.Schedule))
+
+
+CLOSURES = """
+import numpy as np
+from twolayer.core.codec import content_hash
+def scaled(function, factor, table):
+    def inner(x, again=False):
+        return inner(x) if again else factor * function(x) + table[0]
+    return inner
+functions = [scaled(lambda x: x + 1, 2.0, np.arange(20000.0)), scaled(lambda x: x + 2, 2.0, np.arange(20000.0)),
+             scaled(lambda x: x + 1, 2.0, np.arange(20000.0) ** 2)]
+print(*map(content_hash, functions))
+"""
+
+
+def test_a_function_is_known_by_what_it_encloses_in_every_process(fresh_python):
+    first, second = (fresh_python(CLOSURES).split() for _ in range(2))
+    assert first == second and len(set(first)) == 3

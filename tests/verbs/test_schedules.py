@@ -84,7 +84,3 @@ def test_a_schedule_that_cannot_be_is_refused():
         tl.Schedule([tl.SGD(1.0), tl.SGD(0.5), tl.SGD(0.1)], [2.0, 1.0])
     with pytest.raises(tl.InvalidInput, match="velocity"):
         tl.Schedule([tl.SGD(1.0, momentum=0.5), tl.SGD(0.5)], [2.0])
-    with pytest.raises(tl.InvalidInput, match="checkpoint"):
-        tl.evolve(
-            problem(), tl.Schedule([tl.SGD(1.0), tl.SGD(0.5)], [1.0]), tl.OverlapSGD(), until=2.0, checkpoint="x.npz"
-        )

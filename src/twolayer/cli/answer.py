@@ -3,6 +3,7 @@
 import functools
 import json
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
@@ -23,6 +24,16 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change a field, as in training.learning_rate=0.3; may be repeated."
+    ),
+]
+Every = Annotated[
+    float | None,
+    typer.Option(
+        "--checkpoint-every",
+        metavar="SECONDS",
+        help="How often simulations keep their place, from which the same command goes on when it was killed; 20 when "
+        "left out.",
+        show_default=False,
     ),
 ]
 
@@ -79,10 +90,17 @@ def _call(command: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
         from twolayer.core.errors import ComputationFailed, InvalidInput
 
         try:
-            return command(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show
+                return command(*args, **kwargs)
         except InvalidInput as error:
             raise Failure(str(error), BAD_INPUT) from None
         except ComputationFailed as error:
             raise Failure(str(error), FAILED) from None
     except KeyboardInterrupt:
         raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED) from None
+
+
+def _show(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as one line on stderr, without the place in the code that it comes from."""
+    print(f"twolayer: {' '.join(str(message).split())}", file=sys.stderr)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Failure, Overrides, Quiet
+from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet
 
 # What a scan may change, and how its values are read.
 SCANNED: dict[str, Any] = {"d": int, "p": int, "learning-rate": str, "threshold": float}
@@ -62,6 +62,7 @@ def exit_time(
         typer.Option("--out", metavar="DIR", help="Write a figure and the numbers there.", show_default=False),
     ] = None,
     overrides: Overrides = None,
+    every: Every = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> Answer:
@@ -70,22 +71,26 @@ def exit_time(
     Example: twolayer exit-time --p 4 --d 10000 --noise 0.1 --threshold 0.05 --learning-rate optimal --replicas 512
     Example: twolayer exit-time --scan d=100,1000,10000 --out rates
     """
-    from twolayer.cli.folder import check_writable
+    from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
+    from twolayer.core.codec import content_hash
     from twolayer.verbs import Interrupted
     from twolayer.verbs import exit_time as find_exit_time
 
     given = {"p": p, "d": d, "noise": noise, "learning-rate": learning_rate}
     asked: dict[str, Any] = {"replicas": replicas, "seed": seed, "description": _measured_by(by)}
     axis, settings = _settings(spec, given, threshold, scan, overrides)
+    folder = default_folder("exit-time", content_hash({"settings": settings} | asked)) if out is None else out
+    checkpoint = checkpoint_in(folder, every)
     if out is not None:
         check_writable(out)
     results: list[ExitTime] = []
     status, note = DONE, ""
     try:
         with progress_bar(quiet) as progress:
-            for problem, training, level in settings:
-                results.append(find_exit_time(problem, training, threshold=level, progress=progress, **asked))
+            for number, (problem, training, level) in enumerate(settings):
+                ask = asked | {"progress": progress, "checkpoint": checkpoint.part(f"{number}.npz")}
+                results.append(find_exit_time(problem, training, threshold=level, **ask))
     except Interrupted as stopped:
         results.append(stopped.result)
         status, note = INTERRUPTED, "\n\nInterrupted: the measurement was not finished."
@@ -95,6 +100,8 @@ def exit_time(
         data["files"] = _write(results, axis, data, out)
         data["folder"] = str(out)
         words += f"\n\npicture   {out / 'exit_time.png'}"
+    if status == DONE:
+        tidy(folder, checkpoint, data.get("files", ()))
     return Answer(data, words, status)
 
 

@@ -1,9 +1,13 @@
 """Where a command writes: the choice of the folder, and whether it can be written before time is spent."""
 
+import contextlib
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
+from twolayer.core.checkpoint import EVERY, Checkpoint
 from twolayer.core.errors import InvalidInput
+from twolayer.core.files import remove_drafts
 
 RESULTS = Path("results")
 
@@ -33,3 +37,20 @@ def check_writable(folder: Path) -> None:
     finally:
         for parent in reversed(made):
             parent.rmdir()
+
+
+def checkpoint_in(folder: Path, every: float | None) -> Checkpoint:
+    """Where the simulations of a command keep their places: in the folder of its results, until these are written."""
+    if every is not None and not (0.0 <= every < float("inf")):
+        raise InvalidInput(f"Option `--checkpoint-every` must be a number of seconds of at least 0, but is {every}.")
+    return Checkpoint(folder / "checkpoint", EVERY if every is None else every, is_part=True)
+
+
+def tidy(folder: Path, checkpoint: Checkpoint, files: Iterable[str] = ()) -> None:
+    """Remove what a command that is done needs no more: its places, and what was left by one that was killed."""
+    checkpoint.remove()
+    for name in files:
+        remove_drafts(folder / name)
+    for empty in (checkpoint.path, folder, *(parent for parent in folder.parents if parent == RESULTS)):
+        with contextlib.suppress(OSError):  # it holds something, or was never made
+            empty.rmdir()

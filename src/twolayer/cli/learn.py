@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet
+from twolayer.cli.answer import FAILED, Answer, AsJson, Every, Failure, Quiet
 
 if TYPE_CHECKING:
     from twolayer.verbs import Learned
@@ -48,6 +48,7 @@ def learn(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write a figure and the numbers there.", show_default=False),
     ] = None,
+    every: Every = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> Answer:
@@ -56,8 +57,9 @@ def learn(
     Example: twolayer learn "he2(z1) + z1*z2" --student relu --d 1000
     Example: twolayer learn he3 --verify --out he3
     """
-    from twolayer.cli.folder import check_writable
+    from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
+    from twolayer.core.codec import content_hash
     from twolayer.core.errors import InvalidInput
     from twolayer.problem import Student
     from twolayer.verbs import learn as find
@@ -66,9 +68,11 @@ def learn(
         return _list()
     if target is None:
         raise InvalidInput("Argument `EXPRESSION` is missing: give a formula such as 'he2(z1) + z1*z2', or use --list.")
+    network = None if student is None else Student(p, student, second_layer)
+    folder = default_folder("learn", content_hash([target, network, seed, largest])) if out is None else out
+    checkpoint = checkpoint_in(folder, every)
     if out is not None:
         check_writable(out)
-    network = None if student is None else Student(p, student, second_layer)
     with progress_bar(quiet) as progress:
         result = find(
             target,
@@ -81,12 +85,14 @@ def learn(
             seed=seed,
             largest=largest,
             progress=progress,
+            checkpoint=checkpoint,
         )
     data, words = result.to_dict(), str(result)
     if out is not None:
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npicture   {out / 'learn.png'}"
+    tidy(folder, checkpoint, data.get("files", ()))
     return Answer(data, words)
 
 

@@ -1,6 +1,5 @@
 """``twolayer run``: theory against simulation, from a specification to a report folder."""
 
-import contextlib
 import textwrap
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Failure, Overrides, Quiet
+from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet
 
 if TYPE_CHECKING:
     from twolayer.experiment import RunSpec
@@ -25,6 +24,7 @@ def run(
     spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification.", show_default=False)],
     out: Out = None,
     overrides: Overrides = None,
+    every: Every = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> Answer:
@@ -34,15 +34,15 @@ def run(
     """
     from twolayer.experiment import read_spec
 
-    return compare_and_report(read_spec(spec, overrides or ()), spec.stem, out, quiet)
+    return compare_and_report(read_spec(spec, overrides or ()), spec.stem, out, quiet, every)
 
 
-def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool) -> Answer:
+def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool, every: float | None = None) -> Answer:
     """Run a specification and write its report; what was finished is written also when it fails or is interrupted.
 
-    Long simulations keep their place in the folder: killed and run again, they go on from there.
+    Long simulations keep their place in the folder every so many seconds: killed and run again, they go on from there.
     """
-    from twolayer.cli.folder import check_writable, default_folder
+    from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
     from twolayer.core.codec import content_hash
     from twolayer.core.errors import ComputationFailed
@@ -51,13 +51,14 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
 
     began = time.perf_counter()
     folder = default_folder(stem, content_hash(spec)) if out is None else out
+    checkpoint = checkpoint_in(folder, every)
     check_writable(folder)
-    checkpoint = folder / "checkpoint"
     try:
         with progress_bar(quiet) as progress:
             tree = run_spec(spec, progress, checkpoint)
     except ComputationFailed as failure:
         files = _write(failure.result, folder, spec, stem)["files"]
+        tidy(folder, checkpoint, files)
         raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
     except Interrupted as stopped:
         files = _write(stopped.result, folder, spec, stem)["files"]
@@ -68,9 +69,8 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         )
         sentence = f"Interrupted: {kept} were finished. {_saved(files, folder)}"
         raise Failure(sentence, INTERRUPTED, tuple(files)) from None
-    with contextlib.suppress(OSError):  # simulations have removed their files; there may never have been any
-        checkpoint.rmdir()
     report = _write(tree, folder, spec, stem)
+    tidy(folder, checkpoint, report["files"])
     elapsed = time.perf_counter() - began
     return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, _words(spec.title or stem, report, elapsed))
 

@@ -52,15 +52,30 @@ def encode(value: Any) -> Any:
     raise InvalidInput(f"A value of type {type(value).__name__} has no place in a specification.")
 
 
-def _fingerprint(function: Any) -> str:
-    """A digest of what a function does, so that two lambdas of one name are told apart; not a way to rebuild it."""
+def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
+    """A digest of what a function does, so that two lambdas of one name are told apart; not a way to rebuild it.
+
+    It is the same in every process: what the function encloses enters by its value and not by its address.
+    """
 
     def parts(code: types.CodeType) -> list[str]:
         constants = [parts(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts]
         return [code.co_code.hex(), repr(constants), repr(code.co_names)]
 
+    def enclosed(cell: types.CellType) -> str:
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a name that is not bound yet
+            return "unbound"
+        if isinstance(value, types.FunctionType):
+            return "itself" if value in (*outer, function) else _fingerprint(value, (*outer, function))
+        try:
+            return to_json(value)
+        except InvalidInput:
+            return repr(value)
+
     code = getattr(function, "__code__", None)
-    cells = [repr(cell.cell_contents) for cell in getattr(function, "__closure__", None) or ()]
+    cells = [enclosed(cell) for cell in getattr(function, "__closure__", None) or ()]
     content = repr((parts(code), cells)) if code is not None else ""
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -75,11 +90,12 @@ def content_hash(value: Any) -> str:
     return hashlib.sha256(to_json(value).encode()).hexdigest()
 
 
-def decode(data: Any, expected: type[T], path: str = "") -> T:
-    """Build the object that plain data describes; ``expected`` is the class or family that must come out.
+def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -> T:
+    """Build the object that plain data describes; ``expected`` is the class or family that must come out, or several.
 
-    A mapping without ``kind`` is read as the expected class when that class is a concrete one. A bare word is read as
-    the class of that name with its defaults. Errors name the path of the field.
+    A mapping without ``kind`` is read as the expected class when that class is a concrete one; of several classes, as
+    the first of those that know most of its fields. A bare word is read as the class of that name with its defaults.
+    Errors name the path of the field.
     """
     if isinstance(data, expected):
         return data
@@ -97,8 +113,8 @@ def decode(data: Any, expected: type[T], path: str = "") -> T:
                     f"the array of shape {data.get('shape')} is known by its digest and must be given again."
                 )
             cls, data = lookup(str(kind), expected), {key: item for key, item in data.items() if key != "kind"}
-        elif registered().get(expected.__name__) is expected:
-            cls = expected
+        elif (concrete := _without_kind(data, expected)) is not None:
+            cls = concrete
         else:
             raise InvalidInput(f"needs a `kind`. Allowed: {', '.join(sorted(registered(expected)))}.")
         fields = {field.name for field in dataclasses.fields(cls) if field.init}  # pyright: ignore[reportArgumentType]
@@ -119,7 +135,18 @@ def decode(data: Any, expected: type[T], path: str = "") -> T:
         return cls(**values)
 
 
-def from_json(text: str, expected: type[T]) -> T:
+def _without_kind(data: dict[str, Any], expected: type | tuple[type, ...]) -> type | None:
+    """The class that a mapping without ``kind`` describes; None when only families are expected."""
+    families = expected if isinstance(expected, tuple) else (expected,)
+    concrete = [cls for cls in families if registered().get(cls.__name__) is cls]
+
+    def known(cls: Any) -> int:
+        return len(data.keys() & {field.name for field in dataclasses.fields(cls)})
+
+    return max(concrete, key=known, default=None)
+
+
+def from_json(text: str, expected: type[T] | tuple[type[T], ...]) -> T:
     """The inverse of `to_json`."""
     try:
         data = json.loads(text)
@@ -130,28 +157,27 @@ def from_json(text: str, expected: type[T]) -> T:
 
 def _decode_field(value: Any, hint: Any, path: str) -> Any:
     """Decode a field's value when its annotation names a module; anything else is left to the field's converter."""
-    family = _module_family(hint)
-    if family is None:  # a field of any type may hold a module all the same, and then says its kind
+    families = _module_families(hint)
+    if not families:  # a field of any type may hold a module all the same, and then says its kind
         return decode(value, eqx.Module, path) if isinstance(value, dict) and "kind" in value else value
-    parse = getattr(family, "parse", None)
+    parse = next((cls.parse for cls in families if hasattr(cls, "parse")), None)
     if isinstance(value, str) and parse is not None:
         with _at(path):
             return parse(value)
     if isinstance(value, list):
-        return tuple(_decode_field(item, family, f"{path}[{index}]") for index, item in enumerate(value))
+        return tuple(_decode_field(item, hint, f"{path}[{index}]") for index, item in enumerate(value))
     if isinstance(value, str | dict):
-        return decode(value, family, path)
+        return decode(value, families, path)
     return value
 
 
-def _module_family(hint: Any) -> type | None:
-    """The module class named by an annotation such as ``X``, ``X | None`` or ``tuple[X, ...]``."""
+def _module_families(hint: Any) -> tuple[Any, ...]:
+    """The module classes named by an annotation such as ``X``, ``X | Y``, ``X | None`` or ``tuple[X, ...]``."""
     if isinstance(hint, type) and issubclass(hint, eqx.Module):
-        return hint
+        return (hint,)
     if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
-        families = [_module_family(argument) for argument in typing.get_args(hint)]
-        return next((family for family in families if family is not None), None)
-    return None
+        return tuple(family for argument in typing.get_args(hint) for family in _module_families(argument))
+    return ()
 
 
 class _at:

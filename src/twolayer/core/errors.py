@@ -27,6 +27,10 @@ class ComputationFailed(TwolayerError, RuntimeError):
         self.result = result
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint is not continued, or cannot be saved; the computation goes on without it."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """The end of an error sentence for an unknown name: the nearest allowed one, or all of them."""
     allowed = sorted(allowed)

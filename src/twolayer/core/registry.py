@@ -30,13 +30,13 @@ def _load_plugins() -> None:
             entry.load()
 
 
-def registered(family: type = object) -> dict[str, type]:
-    """Every registered class of a family, by name."""
+def registered(family: type | tuple[type, ...] = object) -> dict[str, type]:
+    """Every registered class of a family, or of several, by name."""
     _load_plugins()
     return {name: cls for name, cls in _classes.items() if issubclass(cls, family)}
 
 
-def lookup(name: str, family: type = object) -> type:
+def lookup(name: str, family: type | tuple[type, ...] = object) -> type:
     """The registered class of that name within the family, or one sentence with the nearest name."""
     known = registered(family)
     if name not in known:

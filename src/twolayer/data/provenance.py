@@ -2,6 +2,7 @@
 
 import json
 import platform
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -14,18 +15,20 @@ from twolayer.description import AbstractDescription, Applies, Record
 from twolayer.problem import Problem
 from twolayer.training import SGD, Schedule
 
-PACKAGES = ("twolayer", "jax", "jaxlib", "numpy", "equinox", "diffrax", "xarray")
+# What computes numbers, and what else it takes to read a result.
+NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox", "diffrax")
+PACKAGES = (*NUMERICAL, "xarray")
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that numbers depend on."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of packages: by default of those that a result depends on."""
+    known = {"python": platform.python_version()}
+    for package in packages:
         try:
-            found[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            known[package] = "not installed"
+    return known
 
 
 def attributes(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.codec import decode
 from twolayer.core.errors import InvalidInput, nearest
 from twolayer.core.fields import count, instance, leaf, number, static
@@ -161,15 +162,10 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
     whole = {
         "problem": decode(data["problem"], Problem, "problem"),
-        "training": decode(data["training"], _kind_of_training(data["training"]), "training"),
+        "training": decode(data["training"], (SGD, Schedule), "training"),
         "title": _as_title(data.get("title", "")),
     }
     return decode(whole | asked, RunSpec, "run")
-
-
-def _kind_of_training(table: Any) -> type:
-    """A table of phases is a schedule; any other is SGD."""
-    return Schedule if isinstance(table, dict) and "phases" in table else SGD
 
 
 def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
@@ -179,12 +175,14 @@ def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -
 
 
 def run_spec(
-    spec: RunSpec, progress: Callable[[str, float], None] | None = None, checkpoint: str | Path | None = None
+    spec: RunSpec,
+    progress: Callable[[str, float], None] | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.DataTree":
     """Run what a specification asks: every description from the same starts, judged.
 
     ``progress`` is called with the name of a description and the fraction of it that is done; in the folder
-    ``checkpoint`` simulations keep their place.
+    ``checkpoint`` descriptions keep their place and their results until all are done.
     """
     return compare(
         spec.problem,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.core.fields import as_data, choice, count, flag, instance, leaf, number, static
 from twolayer.core.kernels import WrittenOut, by_kernel, by_native, by_vectors, has_numba, native
@@ -141,7 +142,7 @@ class SDE(AbstractDescription):
             dt = _resolved(without_noise, span, finest, TOLERANCE * scatter, self.method)
         advance, driver = _driver(settings[0], program, begun.words, 1)
         counts = _counts(plan.times, float(dt))
-        saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress)
+        saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress, plan.checkpoint)
         if interrupted and len(saved) < 2:
             raise KeyboardInterrupt
         # The same noise with each variant of the engines, and in steps twice as long.
@@ -238,12 +239,13 @@ def _follow(
     counts: np.ndarray,
     amplitude: float,
     progress: Callable[[float], None] = lambda fraction: None,
+    place: Place | None = None,
 ) -> tuple[list[Path], bool]:
     """The paths at the save points, with so many steps between them; whether they were interrupted."""
     points = np.concatenate([[0], np.cumsum(counts)])
-    path, saved = begun.path, [begun.path]
+    begin, path, saved = _resumed(place, begun)
     try:
-        for first, last, is_saved in Pace().strides(points):
+        for first, last, is_saved in Pace().strides(np.append(begin, points[points > begin])):
             interval = len(saved) - 1
             step = float(times[interval + 1] - times[interval]) / int(counts[interval])
             offset = float(times[interval]) - int(points[interval]) * step
@@ -252,9 +254,30 @@ def _follow(
             if is_saved:
                 saved.append(path)
             progress(last / int(points[-1]))
+            if place is not None and place.is_due:
+                _keep(place, last, path, saved)
     except KeyboardInterrupt:
         return saved, True
     return saved, False
+
+
+def _keep(place: Place, step: int, path: Path, saved: list[Path]) -> None:
+    """Write to disk where the paths are, and where they were at the save points."""
+    now = {f"path {name}": np.asarray(x) for name, x in path._asdict().items()}
+    columns = zip(Path._fields, zip(*saved, strict=True), strict=True)
+    place.save(
+        now | {f"saved {name}": np.stack([np.asarray(x) for x in column]) for name, column in columns} | {"step": step}
+    )
+
+
+def _resumed(place: Place | None, begun: _Begun) -> tuple[int, Path, list[Path]]:
+    """The step, the paths and the save points at which a killed run was; or those of the start."""
+    kept = None if place is None else place.load()
+    if kept is None:
+        return 0, begun.path, [begun.path]
+    columns = [kept[f"saved {name}"] for name in Path._fields]
+    path = Path(*(kept[f"path {name}"] for name in Path._fields))
+    return int(kept["step"]), path, [Path(*row) for row in zip(*columns, strict=True)]
 
 
 def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

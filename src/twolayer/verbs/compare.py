@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.fields import instance
 from twolayer.core.precision import double
@@ -32,7 +33,7 @@ def compare(
     overlap_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.DataTree":
     r"""Run several descriptions of one training side by side.
 
@@ -42,7 +43,7 @@ def compare(
 
     .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
 
-    over R replicas. The arguments are those of `evolve`; ``checkpoint`` is a folder, with a file for each simulation.
+    over R replicas. The arguments are those of `evolve`; ``checkpoint`` is a folder, with a file for each description.
 
     Returns
     -------
@@ -63,11 +64,12 @@ def compare(
     exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
+    folder = Checkpoint.of(checkpoint)
     with double():
         plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
-            place = None if checkpoint is None else Path(checkpoint) / f"{name}.npz"
+            place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 results[name], stopped = run(problem, training, description, plan, told, report, place)
             except KeyboardInterrupt:
@@ -78,6 +80,8 @@ def compare(
     tree = _judge(problem, training, results, exactness)
     if interrupted:
         raise Interrupted(tree)
+    if folder is not None and not folder.is_part:
+        folder.remove()
     if throw:
         for dataset in results.values():
             try:

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.codec import content_hash
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.fields import as_data, count, flag, instance, number
 from twolayer.core.precision import double
@@ -22,6 +21,7 @@ from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.phases import Training, follow, require
+from twolayer.verbs.places import conclude, open_place
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -51,7 +51,7 @@ def evolve(
     stop_at_threshold: bool | str = False,
     throw: bool = True,
     progress: Callable[[float], None] | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.Dataset":
     r"""Follow a training run by one description.
 
@@ -85,8 +85,8 @@ def evolve(
     progress
         Called with the fraction done.
     checkpoint
-        A file in which a simulation keeps its place: killed at any moment, the same call goes on from there and ends
-        with the same numbers. It is removed at the end.
+        A file in which a simulation keeps its place every twenty seconds: killed at any moment, the same call goes on
+        from there and ends with the same numbers. It is removed at the end. `Checkpoint` sets another interval.
 
     Returns
     -------
@@ -96,7 +96,8 @@ def evolve(
         plan, told = make_plan(
             problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold, stop_at_threshold
         )
-        dataset, interrupted = run(problem, training, description, plan, told, progress, checkpoint)
+        place = Checkpoint.of(checkpoint)
+        dataset, interrupted = run(problem, training, description, plan, told, progress, place)
     if interrupted:
         raise Interrupted(dataset)
     if throw:
@@ -204,7 +205,7 @@ def run(
     plan: Plan,
     told: dict[str, Any],
     progress: Callable[[float], None] | None = None,
-    checkpoint: str | Path | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple["xr.Dataset", bool]:
     """Run one description through a plan and label the record; says whether it was interrupted."""
     instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
@@ -212,16 +213,15 @@ def run(
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
     if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
-    place = None
-    if checkpoint is not None and isinstance(training, Schedule):
-        raise InvalidInput("Argument `checkpoint` is for one training method, but `training` is a Schedule.")
-    if checkpoint is not None:
-        spec = {"problem": problem, "training": training, "description": description} | told
-        place = Checkpoint(checkpoint, f"{content_hash(spec)} on {jax.default_backend()}")
+    place = open_place(checkpoint, problem, training, description, plan)
     plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
-    record: Record = follow(description, problem, training, plan)
-    if place is not None and not record.interrupted:
-        place.remove()
+    if place is not None and place.result is not None:
+        record = Record.from_arrays(place.result)
+        plan.progress(1.0)
+    else:
+        record = follow(description, problem, training, plan)
+    if not record.interrupted:
+        conclude(checkpoint, place, record)
     samples = training.clock(problem).samples(plan.steps)
     labels = attributes(problem, training, description, applies, record, told)
     return to_dataset(record, plan, samples, float(problem.noise), labels), record.interrupted

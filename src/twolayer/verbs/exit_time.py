@@ -2,11 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
@@ -23,6 +25,7 @@ from twolayer.theory.random_start import sum_of_alignments, sum_of_squares
 from twolayer.training import SGD
 from twolayer.verbs.evolve import Interrupted, make_plan
 from twolayer.verbs.exit_result import ExitTime, Sample
+from twolayer.verbs.places import open_place, run_part
 
 # Starts for the part of the quenched mean that is not integrated; its scatter is of order 1 / (T d) of a start's.
 QUENCHED_STARTS = 1024
@@ -60,6 +63,7 @@ def exit_time(
     until: float | int | None = None,
     description: AbstractDescription | None = None,
     progress: Callable[[str, float], None] | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
 ) -> ExitTime:
     r"""When training leaves its start: the time at which the excess risk is :math:`(1 - T)` times its initial value.
 
@@ -88,6 +92,8 @@ def exit_time(
         `DirectSGD`, resolves 1/256 of the time that the ODE takes.
     progress
         Called with the name of what is done, and the fraction of it.
+    checkpoint
+        A file in which the measurement keeps its place, as in `evolve`.
 
     Returns
     -------
@@ -134,7 +140,8 @@ def exit_time(
         usual = sample.mean if sample is not None and sample.exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if until is None else until
         try:
-            measured = _measure(problem, training, description, drawn.first(replicas), usual, longest, tell)
+            place = Checkpoint.of(checkpoint)
+            measured = _measure(problem, training, description, drawn.first(replicas), usual, longest, tell, place)
         except KeyboardInterrupt:
             raise Interrupted(result) from None
     missing = replicas - measured.exited.size
@@ -275,6 +282,7 @@ def _measure(
     usual: float,
     longest: float,
     tell: Callable[[str, float], None],
+    checkpoint: Checkpoint | None,
 ) -> Sample:
     """Follow the runs until all have exited.
 
@@ -293,13 +301,15 @@ def _measure(
     plan = dataclasses.replace(
         drawn.plan, steps=save, times=clock.time(save), risk_threshold=np.asarray(drawn.thresholds), stops=stops
     )
+    plan = dataclasses.replace(plan, checkpoint=open_place(checkpoint, problem, training, description, plan))
     name = f"{type(description).__name__}, {len(times)} runs"
     for number_done in range(stages):
 
         def share(fraction: float, before: int = number_done) -> None:
             tell(name, (before + fraction) / stages)
 
-        record = description.run(problem, training, dataclasses.replace(plan, progress=share))
+        part = dataclasses.replace(plan, progress=share)
+        record = run_part(description, problem, training, part, f"stage {number_done}")
         if record.interrupted:
             raise KeyboardInterrupt
         crossed = np.isnan(times) & np.isfinite(record.crossing_time)
@@ -309,6 +319,8 @@ def _measure(
             break
         plan = _continued(plan, record, lost, number_done)
     tell(name, 1.0)
+    if checkpoint is not None and not checkpoint.is_part:
+        checkpoint.remove()
     return Sample(times, float(clock.time(stages * steps)))
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import count, flag, number
 from twolayer.core.precision import double
@@ -83,6 +85,7 @@ def learn(
     seed: Any = 0,
     largest: int | None = None,
     progress: Callable[[str, float], None] | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
 ) -> Learned:
     r"""What first-order methods find of a target, before any run: exponents, staircase, and what every protocol takes.
 
@@ -110,6 +113,8 @@ def learn(
         The seed of these runs, and the largest dimension.
     progress
         Called with the name of what is done, and the fraction of it.
+    checkpoint
+        A folder in which the runs of ``verify`` keep their places and results, as in `compare`.
 
     Examples
     --------
@@ -136,5 +141,8 @@ def learn(
             scale = plateau(Problem(analysis.target, student, Gaussian(d), noise=noise), learning_rate, spherical)
     checks = None
     if verify:
-        checks = check(analysis, seed, progress or (lambda name, fraction: None), largest)
+        folder = Checkpoint.of(checkpoint)
+        checks = check(analysis, seed, progress or (lambda name, fraction: None), largest, folder)
+        if folder is not None and not folder.is_part:
+            folder.remove()
     return Learned(analysis, d, scale, checks)

@@ -4,12 +4,14 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
 from twolayer.learnability import Learnability
@@ -145,6 +147,7 @@ def check(
     seed: int = 0,
     tell: Callable[[str, float], None] = lambda name, fraction: None,
     largest: int | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Checks:
     """Run what the analysis predicts.
 
@@ -158,11 +161,13 @@ def check(
         Called with the name of what is done, and the fraction of it.
     largest
         The largest dimension for the slope; all of `DIMENSIONS` when None.
+    checkpoint
+        The folder in which every run keeps its place, and its result until all are done.
     """
     notes = []
     with double():
-        giant = _giant_steps(result, tell)
-        reused = _reused_batch(result, tell)
+        giant = _giant_steps(result, tell, checkpoint)
+        reused = _reused_batch(result, tell, checkpoint)
         stages = result.staircase.stages
         if not stages or stages[0].leap not in DIMENSIONS:
             slope = None
@@ -172,14 +177,14 @@ def check(
             slope = None
             notes.append(f"No slope was measured: it takes two dimensions of {DIMENSIONS[stages[0].leap]}.")
         else:
-            slope = _slope(result, seed, tell, largest)
+            slope = _slope(result, seed, tell, largest, checkpoint)
     return Checks(giant, reused, slope, tuple(notes))
 
 
 # ------------------------------------------------------------------------------------------------- giant steps
 
 
-def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> GiantSteps:
+def _giant_steps(result: Learnability, tell: Callable[[str, float], None], checkpoint: Checkpoint | None) -> GiantSteps:
     r"""Follow `BatchMap` from no overlap at all, with batches of order d and steps of order one.
 
     By the analysis, after t steps the overlaps span the first t stages of leap one, and nothing else. The student sees
@@ -189,7 +194,8 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> Gi
     staircase: Staircase = result.staircase if result.seen is None else result.seen.staircase
     giant = _of_leap_one(staircase)
     steps = min(len(giant) + 1, MOST_STEPS)
-    run = _from_nothing(result, student, BatchMap(), Fresh(), steps, lambda fraction: tell("giant steps", fraction))
+    place = None if checkpoint is None else checkpoint.part("giant_steps.npz")
+    run = _from_nothing(result, student, BatchMap(), Fresh(), steps, partial(tell, "giant steps"), place)
     values, error = _cosines(result, staircase, run)
     learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
     counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
@@ -199,7 +205,9 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None]) -> Gi
     return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), expected, agrees)
 
 
-def _reused_batch(result: Learnability, tell: Callable[[str, float], None]) -> GiantSteps | None:
+def _reused_batch(
+    result: Learnability, tell: Callable[[str, float], None], checkpoint: Checkpoint | None
+) -> GiantSteps | None:
     """Follow `DMFT` on one batch of order d that is used again.
 
     By the analysis, from the second step on all directions of the first stage for any function of the label are there,
@@ -213,7 +221,8 @@ def _reused_batch(result: Learnability, tell: Callable[[str, float], None]) -> G
     steps = min(len(giant) + 1, MOST_STEPS)
     about = DMFT(samples=DMFT_SAMPLES)
     reuse = Reused(RATIO)
-    run = _from_nothing(result, student, about, reuse, steps, lambda fraction: tell("one batch again", fraction))
+    place = None if checkpoint is None else checkpoint.part("one_batch_again.npz")
+    run = _from_nothing(result, student, about, reuse, steps, partial(tell, "one batch again"), place)
     values, error = _cosines(result, staircase, run)
     stage_of = [n for n, stage in enumerate(staircase.stages) for _ in stage.directions]
     stage_of += [len(staircase.stages)] * len(staircase.unseen)
@@ -251,6 +260,7 @@ def _from_nothing(
     reuse: AbstractReuse,
     steps: int,
     tell: Callable[[float], None],
+    checkpoint: Checkpoint | None,
 ) -> Any:
     """Giant steps from no overlap at all: batches of order d, and steps of order one."""
     d = 1000
@@ -261,7 +271,8 @@ def _from_nothing(
     problem = Problem(result.target, student, Gaussian(d), start)
     each = float(training.clock(problem).time_per_step)
     save = [n * each for n in range(1, steps + 1)]
-    return evolve(problem, training, description, until=steps * each, save=save, progress=tell, throw=False)
+    ask: dict[str, Any] = {"until": steps * each, "save": save, "progress": tell, "checkpoint": checkpoint}
+    return evolve(problem, training, description, **ask, throw=False)
 
 
 def _cosines(result: Learnability, staircase: Staircase, run: Any) -> tuple[np.ndarray, float]:
@@ -282,7 +293,13 @@ def _shifted_logistic(x: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ slopes
 
 
-def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], largest: int | None = None) -> Slope:
+def _slope(
+    result: Learnability,
+    seed: int,
+    tell: Callable[[str, float], None],
+    largest: int | None,
+    checkpoint: Checkpoint | None,
+) -> Slope:
     r"""The steps after which one neuron with the activation :math:`\mathrm{He}_\ell` has left its random start.
 
     On the sphere, one fresh sample a step; the output weight is a tenth of the largest
@@ -321,6 +338,7 @@ def _slope(result: Learnability, seed: int, tell: Callable[[str, float], None], 
             stop_at_threshold="any",
             throw=False,
             progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
+            checkpoint=None if checkpoint is None else checkpoint.part(f"escape_{d}.npz"),
         )
         times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
         steps, error = _typical_steps(times * d / rate, by_median=leap == 3)

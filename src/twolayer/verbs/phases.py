@@ -11,6 +11,7 @@ from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
+from twolayer.verbs.places import run_part
 
 Training = SGD | Schedule
 
@@ -52,7 +53,7 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
         part = dataclasses.replace(
             plan, starts=starts, keys=keys, steps=steps, times=clock.clocks[number].time(steps), progress=share
         )
-        record = description.run(problem, phase, part)
+        record = run_part(description, problem, phase, part, f"phase {number}")
         if record.interrupted:
             raise KeyboardInterrupt
         wanted = np.flatnonzero(np.isin(steps + first, plan.steps) & ((steps > 0) | (number == 0)))
