@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 
 RESULTS = Path("results")
 
@@ -21,7 +21,7 @@ def check_writable(folder: Path) -> None:
     made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():
-            raise InvalidInput(f"The folder {str(folder)!r} cannot be written: it is a file.")
+            raise InvalidInput(f"The folder {shown(folder)} cannot be written: it is a file.")
         for parent in reversed([folder, *folder.parents]):
             if not parent.exists():
                 parent.mkdir()
@@ -29,7 +29,7 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InvalidInput(f"The folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+        raise InvalidInput(f"The folder {shown(folder)} cannot be written: {error.strerror}.") from None
     finally:
         for parent in reversed(made):
             parent.rmdir()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
@@ -49,6 +49,7 @@ class _Starts(NamedTuple):
         return _Starts(plan, self.risks[:size], self.thresholds[:size])
 
 
+@takes_these
 def exit_time(
     problem: Problem,
     training: SGD,
@@ -58,7 +59,7 @@ def exit_time(
     starts: Any = 256,
     seed: Any = 0,
     until: float | int | None = None,
-    description: AbstractDescription | None = None,
+    description: AbstractDescription | str | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> ExitTime:
     r"""When training leaves its start: the time at which the excess risk is :math:`(1 - T)` times its initial value.
@@ -100,7 +101,7 @@ def exit_time(
     starts = count("starts", high=10**6)(starts)
     until = number("until", above=0.0, optional=True)(until)
     description = OverlapSGD() if description is None else description
-    instance("description", AbstractDescription, "a description such as OverlapSGD()")(description)
+    description = instance("description", AbstractDescription, "a description such as OverlapSGD()")(description)
     if replicas:
         description.require(problem, training)
     tell = progress or (lambda name, fraction: None)
