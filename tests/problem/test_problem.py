@@ -33,8 +33,8 @@ def test_sizes():
         (lambda: tl.Problem("erf", STUDENT, tl.Gaussian(5)), "`target` must be a target"),
         (lambda: tl.Problem(TARGET, "erf", tl.Gaussian(5)), "`student` must be a Student"),
         (lambda: tl.Problem(TARGET, STUDENT, 5), "`inputs` must be"),
-        (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(5), start="RandomStart"), "`start` must be"),
-        (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(5), loss="square"), "`loss` must be"),
+        (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(5), start="Random"), "`start` must be"),
+        (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(5), loss="squared"), "`loss` must be .* mean 'Square'"),
         (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(5), noise=-1e-9), "`noise` must be .* at least 0"),
         (
             lambda: tl.Problem(

@@ -61,8 +61,8 @@ def test_bad_types_are_refused_without_the_type_checker_too(fresh_python):
     """The checker of the test session would answer first; users do not have it."""
     program = """
 import twolayer as tl
-bad = [("batch_size", 2.5), ("batch_size", "3"), ("batch_size", True), ("reuse", "Fresh"), ("reuse", tl.First()),
-       ("layers", "Both"), ("layers", 1.0), ("constraint", "Sphere"), ("constraint", tl.Fresh())]
+bad = [("batch_size", 2.5), ("batch_size", "3"), ("batch_size", True), ("reuse", "Fresher"), ("reuse", tl.First()),
+       ("layers", "Reused"), ("layers", 1.0), ("constraint", "Fresh"), ("constraint", tl.Fresh())]
 for field, value in bad:
     try:
         tl.SGD(0.1, **{field: value})

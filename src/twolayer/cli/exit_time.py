@@ -106,13 +106,13 @@ def exit_time(
 
 
 def _measured_by(name: str) -> Any:
-    from twolayer.core.errors import InvalidInput
+    from twolayer.core.errors import InvalidInput, shown
     from twolayer.simulation import DirectSGD, OverlapSGD
     from twolayer.theory import SDE
 
     known = {each.__name__: each for each in (OverlapSGD, SDE, DirectSGD)}
     if name not in known:
-        raise InvalidInput(f"Option `--by` must be one of {', '.join(known)}, but is {name!r}.")
+        raise InvalidInput(f"Option `--by` must be one of {', '.join(known)}, but is {shown(name)}.")
     return known[name]()
 
 
@@ -120,7 +120,7 @@ def _settings(
     spec: Path | None, given: dict[str, Any], threshold: float, scan: str | None, overrides: list[str] | None
 ) -> "tuple[str | None, list[tuple[Problem, SGD, float]]]":
     """The name of what changes, as `ExitTime` calls it, and all problems, trainings and thresholds; all are checked."""
-    from twolayer.core.errors import InvalidInput
+    from twolayer.core.errors import InvalidInput, shown
 
     if scan is None:
         made = _from_options(given, overrides) if spec is None else _from_spec(spec, given, overrides)
@@ -133,7 +133,7 @@ def _settings(
         allowed = ", ".join(SCANNED)
         raise InvalidInput(
             f"Option `--scan` must be one of {allowed} with two or more different values, as in d=100,1000, but is "
-            f"{scan!r}."
+            f"{shown(scan)}."
         )
     settings: list[tuple[Problem, SGD, float]] = []
     for value in values:
@@ -141,7 +141,7 @@ def _settings(
             level = float(value) if name == "threshold" else threshold
             chosen = given if name == "threshold" else given | {name: SCANNED[name](value)}
         except ValueError:
-            raise InvalidInput(f"Option `--scan` must list numbers for {name}, but {value!r} is none.") from None
+            raise InvalidInput(f"Option `--scan` must list numbers for {name}, but {shown(value)} is none.") from None
         settings.append((*_from_options(chosen, overrides), level))
     return name.replace("-", "_"), settings
 
@@ -187,12 +187,12 @@ def _from_options(given: dict[str, Any], overrides: list[str] | None) -> "tuple[
 
 
 def _rate(text: str) -> float:
-    from twolayer.core.errors import InvalidInput
+    from twolayer.core.errors import InvalidInput, shown
 
     try:
         return float(text)
     except ValueError:
-        raise InvalidInput(f"Argument `learning_rate` must be a number or 'optimal', but is {text!r}.") from None
+        raise InvalidInput(f"Argument `learning_rate` must be a number or 'optimal', but is {shown(text)}.") from None
 
 
 def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":

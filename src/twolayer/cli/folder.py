@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from twolayer.core.checkpoint import EVERY, Checkpoint
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import remove_drafts
 
 RESULTS = Path("results")
@@ -25,7 +25,7 @@ def check_writable(folder: Path) -> None:
     made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():
-            raise InvalidInput(f"The folder {str(folder)!r} cannot be written: it is a file.")
+            raise InvalidInput(f"The folder {shown(folder)} cannot be written: it is a file.")
         for parent in reversed([folder, *folder.parents]):
             if not parent.exists():
                 parent.mkdir()
@@ -33,7 +33,7 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InvalidInput(f"The folder {str(folder)!r} cannot be written: {error.strerror}.") from None
+        raise InvalidInput(f"The folder {shown(folder)} cannot be written: {error.strerror}.") from None
     finally:
         for parent in reversed(made):
             parent.rmdir()

@@ -136,14 +136,14 @@ def ntk(
 
 
 def _classes(text: str | None) -> list[int] | None:
-    from twolayer.core.errors import InvalidInput
+    from twolayer.core.errors import InvalidInput, shown
 
     if text is None:
         return None
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InvalidInput(f"Option `--classes` must be numbers such as 3,8, but is {text!r}.") from None
+        raise InvalidInput(f"Option `--classes` must be numbers such as 3,8, but is {shown(text)}.") from None
 
 
 def _fields(formula: str, d: int) -> int:

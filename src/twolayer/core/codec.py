@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, first_line, nearest, shown
 from twolayer.core.registry import lookup, registered
 
 T = TypeVar("T")
@@ -103,14 +103,14 @@ def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -
         if isinstance(data, str):
             cls, data = lookup(data, expected), {}
         elif not isinstance(data, dict):
-            raise InvalidInput(f"must be a table with a `kind`, but is {data!r}.")
+            raise InvalidInput(f"must be a table with a `kind`, but is {shown(data)}.")
         elif "kind" in data:
             kind = data["kind"]
             if kind == "callable":
-                raise InvalidInput(f"the Python function {data.get('name')!r} cannot be rebuilt from a file.")
+                raise InvalidInput(f"the Python function {shown(data.get('name'))} cannot be rebuilt from a file.")
             if kind == "array":
                 raise InvalidInput(
-                    f"the array of shape {data.get('shape')} is known by its digest and must be given again."
+                    f"the array of shape {shown(data.get('shape'))} is known by its digest and must be given again."
                 )
             cls, data = lookup(str(kind), expected), {key: item for key, item in data.items() if key != "kind"}
         elif (concrete := _without_kind(data, expected)) is not None:
@@ -120,7 +120,7 @@ def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -
         fields = {field.name for field in dataclasses.fields(cls) if field.init}  # pyright: ignore[reportArgumentType]
         unknown = [key for key in data if key not in fields]
         if unknown:
-            raise InvalidInput(f"`{cls.__name__}` has no field {unknown[0]!r}: {nearest(unknown[0], fields)}")
+            raise InvalidInput(f"`{cls.__name__}` has no field {shown(unknown[0])}: {nearest(unknown[0], fields)}")
         needed = [
             name
             for name, parameter in inspect.signature(cls.__init__).parameters.items()
@@ -151,7 +151,7 @@ def from_json(text: str, expected: type[T] | tuple[type[T], ...]) -> T:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: a syntax error, or a whole number of too many digits
-        raise InvalidInput(f"The specification is not valid JSON: {error}.") from None
+        raise InvalidInput(f"The specification is not valid JSON: {first_line(error)}.") from None
     return decode(data, expected)
 
 

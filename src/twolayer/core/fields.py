@@ -15,7 +15,8 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.registry import lookup
 
 MAX_COUNT = 2**53
 
@@ -28,9 +29,7 @@ def is_traced(value: Any) -> bool:
 
 
 def _refuse(name: str, must: str, value: Any) -> InvalidInput:
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
-    return InvalidInput(f"Argument `{name}` must be {must}, but is {shown}.")
+    return InvalidInput(f"Argument `{name}` must be {must}, but is {shown(value)}.")
 
 
 def _is_finite(value: Any) -> bool:
@@ -116,8 +115,10 @@ def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
     """Converter that lets one of the allowed words through."""
 
     def convert(value: Any) -> str:
+        if not isinstance(value, str):
+            raise _refuse(name, f"one of {', '.join(allowed)}", value)
         if value not in allowed:
-            raise InvalidInput(f"Argument `{name}` is {value!r}, which is not known: {nearest(str(value), allowed)}")
+            raise InvalidInput(f"Argument `{name}` is {shown(value)}, which is not known: {nearest(value, allowed)}")
         return value
 
     return convert
@@ -135,9 +136,17 @@ def flag(name: str) -> Callable[[Any], bool]:
 
 
 def instance(name: str, family: type | tuple[type, ...], noun: str) -> Callable[[Any], Any]:
-    """Converter that lets an object of the family, or of one of several, through."""
+    """Converter that lets an object of the family, or of one of several, through.
+
+    The name of a class of the family, as in a file (``constraint="sphere"``), stands for one with its defaults.
+    """
 
     def convert(value: Any) -> Any:
+        if isinstance(value, str) and isinstance(family, type):
+            try:
+                return lookup(value, family)()
+            except InvalidInput as error:
+                raise InvalidInput(f"Argument `{name}` must be {noun}: {error}") from None
         if not isinstance(value, family):
             raise _refuse(name, f"{noun}", value)
         return value

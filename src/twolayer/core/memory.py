@@ -1,7 +1,10 @@
 """How much memory a computation may take: asked before it starts, so that it refuses in place of being killed."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from twolayer.core.errors import InvalidInput
 
 # Where nothing is known about the machine.
 UNKNOWN = 8 * 2**30
@@ -15,6 +18,33 @@ def available_memory() -> int:
 def in_words(size: float | int) -> str:
     """A number of bytes for a sentence."""
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
+
+
+def check_room(need: float | int, what: str, remedy: str = "") -> None:
+    """Refuse what needs more memory than there is; ``what`` begins the sentence, ``remedy`` ends it."""
+    there = available_memory()
+    if need > there:
+        ending = f": {remedy}" if remedy else ""
+        raise InvalidInput(f"{what} needs {in_words(need)} of memory, but {in_words(there)} are there{ending}.")
+
+
+def check_size(name: str, size: int, need: Callable[[int], float | int], what: str) -> None:
+    """Refuse a size whose memory is not there, and say the largest one that fits."""
+    there = available_memory()
+    if need(size) > there:
+        raise InvalidInput(
+            f"Argument `{name}` must be at most {largest(need, size, there)} here: {what} at {name} = {size} needs "
+            f"{in_words(need(size))} of memory, but {in_words(there)} are there."
+        )
+
+
+def largest(need: Callable[[int], float | int], above: int, there: float | int) -> int:
+    """The largest size below ``above`` whose need, which grows with it, is there; 0 if there is none."""
+    low, high = 0, above
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= there else (low, middle)
+    return low
 
 
 def _of_the_machine() -> int:

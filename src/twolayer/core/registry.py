@@ -3,7 +3,7 @@
 from importlib import metadata
 from typing import TypeVar
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
 
 ENTRY_POINTS = "twolayer.plugins"
 
@@ -18,6 +18,7 @@ def register(cls: C) -> C:
     if cls.__name__ in _classes and _classes[cls.__name__] is not cls:
         raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
     _classes[cls.__name__] = cls
+    cls.__init__ = takes_these(cls.__init__, cls.__name__)  # a wrong argument is told with the nearest right one
     return cls
 
 
@@ -37,8 +38,11 @@ def registered(family: type | tuple[type, ...] = object) -> dict[str, type]:
 
 
 def lookup(name: str, family: type | tuple[type, ...] = object) -> type:
-    """The registered class of that name within the family, or one sentence with the nearest name."""
+    """The registered class of that name within the family, in any case of letters, or one sentence with the nearest."""
     known = registered(family)
-    if name not in known:
-        raise InvalidInput(f"{name!r} is not known here: {nearest(name, known)}")
-    return known[name]
+    if name in known:
+        return known[name]
+    same = [cls for each, cls in known.items() if each.lower() == name.lower()]
+    if len(same) != 1:
+        raise InvalidInput(f"{shown(name)} is not known here: {nearest(name, known)}")
+    return same[0]

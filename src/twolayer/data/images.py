@@ -6,6 +6,7 @@ without executing anything (no pickles).
 
 import gzip
 import hashlib
+import io
 import os
 import tarfile
 from collections.abc import Callable
@@ -14,8 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput, nearest
-from twolayer.core.files import write_whole
+from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.memory import in_words
+from twolayer.core.reading import parsing
+from twolayer.data.arrays import names_in, read_idx, read_npz
+from twolayer.data.fetch import RemoteFile, fetch, verified, verify_digest
 
 VARIABLE = "TWOLAYER_DATA"
 
@@ -29,14 +33,6 @@ class Images(NamedTuple):
     y_test: np.ndarray
 
 
-class RemoteFile(NamedTuple):
-    """A file as it is published: its name, where it is, and its MD5."""
-
-    name: str
-    address: str
-    md5: str
-
-
 class ImageSet(NamedTuple):
     """A named set: its published files, the archives of arrays that may stand in for them, and how they are read."""
 
@@ -44,32 +40,24 @@ class ImageSet(NamedTuple):
     files: tuple[RemoteFile, ...]
     archives: tuple[str, ...]
     read: Callable[[Path, bool], Images]
-    # MD5 of the training images and of the test images as they lie in memory, in whatever file they came.
+    # SHA-256 of the training images and of the test images as they lie in memory, in whatever file they came.
     contents: tuple[str, str] | None = None
 
 
-def _idx(name: str, base: str, md5: tuple[str, str, str, str]) -> tuple[RemoteFile, ...]:
+def _idx(name: str, base: str, published: tuple[tuple[int, str], ...]) -> tuple[RemoteFile, ...]:
+    """The four files of a set in the format of MNIST, with their sizes and SHA-256."""
     names = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz")
     names += ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
-    return tuple(RemoteFile(f"{name}/{each}", base + each, sum_) for each, sum_ in zip(names, md5, strict=True))
-
-
-def _read_idx(path: Path) -> np.ndarray:
-    """An array in the format of the original MNIST files, packed or not."""
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    if len(content) < 8 or content[:3] != b"\0\0\x08":
-        raise InvalidInput(f"The file {str(path)!r} is not an array of bytes in IDX form.")
-    dimensions = content[3]
-    shape = tuple(np.frombuffer(content, ">i4", dimensions, offset=4))
-    values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
-    if values.size != int(np.prod(shape)):
-        raise InvalidInput(f"The file {str(path)!r} is cut off: it holds {values.size} of {int(np.prod(shape))} bytes.")
-    return values.reshape(shape)
+    return tuple(
+        RemoteFile(f"{name}/{file}", base + file, size, sha256)
+        for file, (size, sha256) in zip(names, published, strict=True)
+    )
 
 
 def _read_mnist(files: tuple[RemoteFile, ...]) -> Callable[[Path, bool], Images]:
     def read(folder: Path, verify: bool) -> Images:
-        return Images(*(_read_idx(_verified(folder / file.name, file.md5, verify)) for file in files))
+        images = Images(*(read_idx(verified(folder / file.name, file.sha256, verify)) for file in files))
+        return _checked(images, folder / files[0].name)
 
     return read
 
@@ -77,43 +65,58 @@ def _read_mnist(files: tuple[RemoteFile, ...]) -> Callable[[Path, bool], Images]
 CIFAR = RemoteFile(
     "cifar-10-binary.tar.gz",
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-    "c32a1d4ab5d03f1284b67883e8d87530",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 CIFAR_ROW = 1 + 3 * 32 * 32  # a class, then red, green and blue planes
+CIFAR_UNPACKED = 2**28  # six batches of 30.7 MB, and less than a MB of words
 
 
 def _read_cifar(folder: Path, verify: bool) -> Images:
+    path = verified(folder / CIFAR.name, CIFAR.sha256, verify)
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
-    with tarfile.open(_verified(folder / CIFAR.name, CIFAR.md5, verify)) as archive:
-        batches = []
-        for name in names:
-            member = archive.extractfile(f"cifar-10-batches-bin/{name}")
-            if member is None:
-                raise InvalidInput(f"The archive {CIFAR.name!r} does not hold {name!r}.")
-            batches.append(np.frombuffer(member.read(), np.uint8).reshape(-1, CIFAR_ROW))
+    with parsing(path, "archive"):
+        with gzip.open(path) as packed:
+            content = packed.read(CIFAR_UNPACKED + 1)
+        if len(content) > CIFAR_UNPACKED:
+            raise InvalidInput(f"The archive {shown(path)} may unpack to {in_words(CIFAR_UNPACKED)} at most.")
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
+            batches = [_read_batch(archive, path, name) for name in names]
     rows = (np.concatenate(batches[:5]), batches[5])
     images = [part[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for part in rows]
-    return Images(images[0], rows[0][:, 0], images[1], rows[1][:, 0])
+    return _checked(Images(images[0], rows[0][:, 0], images[1], rows[1][:, 0]), path)
+
+
+def _read_batch(archive: tarfile.TarFile, path: Path, name: str) -> np.ndarray:
+    """The rows of one batch; a link in place of a file is not followed."""
+    members = [member for member in archive.getmembers() if member.name == f"cifar-10-batches-bin/{name}"]
+    file = archive.extractfile(members[0]) if members and members[0].isreg() else None
+    if file is None:
+        raise InvalidInput(f"The archive {shown(path)} does not hold {name!r}.")
+    content = file.read()
+    if len(content) % CIFAR_ROW or len(content) != members[0].size:
+        raise InvalidInput(f"The file {name!r} in {shown(path)} is cut off: an image has {CIFAR_ROW} bytes.")
+    return np.frombuffer(content, np.uint8).reshape(-1, CIFAR_ROW)
 
 
 _MNIST = _idx(
     "mnist",
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     (
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+        (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+        (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+        (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
     ),
 )
 _FASHION = _idx(
     "fashion-mnist",
     "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
     (
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        (26_421_880, "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+        (29_515, "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+        (4_422_102, "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+        (5_148, "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
     ),
 )
 SETS: dict[str, ImageSet] = {
@@ -123,7 +126,10 @@ SETS: dict[str, ImageSet] = {
         ("mnist.npz",),
         _read_mnist(_MNIST),
         # Of the unpacked files without their headers of 16 bytes.
-        ("6510e85a72c3e9475c492d559d3770d2", "240610fa99e73bfa49df8e7fc24d3206"),
+        (
+            "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+            "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+        ),
     ),
     "fashion-mnist": ImageSet("Fashion-MNIST", _FASHION, ("fashion-mnist.npz",), _read_mnist(_FASHION)),
     "cifar10": ImageSet("CIFAR-10", (CIFAR,), ("cifar10.npz", "cifar10_airplane_automobile.npz"), _read_cifar),
@@ -155,84 +161,60 @@ def load_images(name: str, data_dir: str | Path | None = None, download: bool = 
     with the arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``.
     """
     if name not in SETS:
-        raise InvalidInput(f"The image set {name!r} is not known: {nearest(name, SETS)}")
+        raise InvalidInput(f"The image set {shown(name)} is not known: {nearest(name, SETS)}")
     chosen = SETS[name]
     stated = os.environ.get(VARIABLE)
     folders = [Path(stated), cache_folder()] if stated else [cache_folder()]
     folders = folders if data_dir is None else [Path(data_dir)]
     for folder in folders:
         for archive in chosen.archives:
-            if (folder / archive).is_file():
-                return _checked(read_archive(folder / archive), chosen, folder / archive, verify)
-        if all((folder / file.name).is_file() for file in chosen.files):
+            if _is_there(folder / archive):
+                images = read_archive(folder / archive)
+                return _compared(images, chosen, folder / archive) if verify else images
+        if all(_is_there(folder / file.name) for file in chosen.files):
             return chosen.read(folder, verify)
     if download:
         folder = cache_folder() if data_dir is None else Path(data_dir)
         for file in chosen.files:
-            _fetch(file, folder)
+            fetch(file, folder)
         return chosen.read(folder, verify)
     files = ", ".join(file.name for file in chosen.files)
     raise InvalidInput(
-        f"The set {chosen.title} is not in {' or '.join(repr(str(folder)) for folder in folders)}: put "
+        f"The set {chosen.title} is not in {' or '.join(shown(folder) for folder in folders)}: put "
         f"{chosen.archives[0]!r} (arrays x_train, y_train, x_test, y_test) or {files} there, name another folder by "
         f"`--data-dir` or {VARIABLE}, or ask for it to be fetched (`--download`)."
     )
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long
+        return False
+
+
 def read_archive(path: Path) -> Images:
     """Images from an ``.npz`` archive."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in Images._fields if name not in archive]
-            if missing:
-                raise InvalidInput(
-                    f"The archive {str(path)!r} must hold {', '.join(Images._fields)}, not {missing[0]}."
-                )
-            return Images(*(archive[name] for name in Images._fields))
-    except (OSError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"The archive {str(path)!r} cannot be read: {error}.") from None
+    there = names_in(path)
+    missing = [name for name in Images._fields if name not in there]
+    if missing:
+        raise InvalidInput(f"The archive {shown(path)} must hold {', '.join(Images._fields)}, not {missing[0]}.")
+    return _checked(Images(*read_npz(path, Images._fields)), path)
 
 
-def _checked(images: Images, chosen: ImageSet, path: Path, verify: bool) -> Images:
+def _checked(images: Images, path: Path) -> Images:
+    """Images with one class each, and at least one of them."""
     for x, y in ((images.x_train, images.y_train), (images.x_test, images.y_test)):
-        if len(x) != len(y) or x.ndim < 2 or y.ndim != 1:
-            raise InvalidInput(f"The archive {str(path)!r} must hold one class per image.")
-    if verify and chosen.contents is not None:
-        for x, expected in ((images.x_train, chosen.contents[0]), (images.x_test, chosen.contents[1])):
-            _compare(hashlib.md5(np.ascontiguousarray(x).data, usedforsecurity=False).hexdigest(), expected, path)
+        if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or x.size == 0:
+            raise InvalidInput(
+                f"The file {shown(path)} must hold one class per image, but has the shapes {x.shape} and {y.shape}."
+            )
     return images
 
 
-def _verified(path: Path, md5: str, verify: bool) -> Path:
-    if verify:
-        _compare(hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest(), md5, path)
-    return path
-
-
-def _compare(found: str, expected: str, path: Path) -> None:
-    if found != expected:
-        raise InvalidInput(
-            f"The file {str(path)!r} is not the published one: its MD5 is {found}, but should be {expected}."
-        )
-
-
-def _fetch(file: RemoteFile, folder: Path) -> None:
-    """Fetch one file; it is kept only when it is the published one."""
-    from urllib.error import URLError
-    from urllib.request import urlopen
-
-    path = folder / file.name
-    if path.is_file():
-        return
-    try:
-        with urlopen(file.address, timeout=60) as answer:
-            content = answer.read()
-    except (URLError, OSError) as error:
-        raise InvalidInput(
-            f"The file {file.name!r} could not be fetched from {file.address} ({error}): put it into {str(folder)!r}."
-        ) from None
-    _compare(hashlib.md5(content, usedforsecurity=False).hexdigest(), file.md5, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content)
+def _compared(images: Images, chosen: ImageSet, path: Path) -> Images:
+    """Images that are the published ones, where their digests are known."""
+    if chosen.contents is not None:
+        for x, expected in zip((images.x_train, images.x_test), chosen.contents, strict=True):
+            verify_digest(hashlib.sha256(np.ascontiguousarray(x).data).hexdigest(), expected, path)
+    return images

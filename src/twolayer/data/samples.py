@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import MAX_PATH, InvalidInput, shortened, shown, takes_these
 from twolayer.core.fields import array, choice, count, number
+from twolayer.core.memory import check_room
+from twolayer.core.reading import parsing, regular_file
+from twolayer.data.arrays import BYTES_OF_A_NUMBER, names_in, read_npz
 from twolayer.data.images import SETS, load_images
 from twolayer.problem import Samples
 
@@ -15,6 +18,7 @@ SPLITS = ("train", "test")
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
+@takes_these
 def load_samples(
     source: Any,
     *,
@@ -98,12 +102,12 @@ def randomise_labels(y: Any, share: float | int, seed: int = 0) -> np.ndarray:
 def _two_labels(X: np.ndarray, y: np.ndarray, classes: Any) -> tuple[np.ndarray, np.ndarray]:
     wanted = np.atleast_1d(np.asarray(classes))
     if wanted.ndim != 1 or len(wanted) not in (1, 2) or len(set(wanted.tolist())) != len(wanted):
-        raise InvalidInput(f"Argument `classes` must be one class or two different ones, but is {classes!r}.")
+        raise InvalidInput(f"Argument `classes` must be one class or two different ones, but is {shown(classes)}.")
     present = np.unique(y)
-    for each in wanted:
-        if each not in present:
-            shown = ", ".join(f"{value:g}" for value in present[:12]) + (", ..." if len(present) > 12 else "")
-            raise InvalidInput(f"Argument `classes` names {each}, but the labels are {shown}.")
+    for label in wanted.tolist():
+        if label not in present:
+            there = ", ".join(f"{value:g}" for value in present[:12]) + (", ..." if len(present) > 12 else "")
+            raise InvalidInput(f"Argument `classes` names {shown(label)}, but the labels are {there}.")
     if len(wanted) == 1:
         return X, np.where(y == wanted[0], 1.0, -1.0)
     kept = np.isin(y, wanted)
@@ -120,45 +124,41 @@ def _read(source: Any, split: str, data_dir: Any, download: bool, verify: bool) 
         images = load_images(source, data_dir, download, verify)
         return (images.x_train, images.y_train) if split == "train" else (images.x_test, images.y_test)
     if not isinstance(source, str | Path):
-        raise InvalidInput(f"Argument `source` must be a file, a name or a pair of arrays, but is {source!r}.")
+        raise InvalidInput(f"Argument `source` must be a file, a name or a pair of arrays, but is {shown(source)}.")
     path = Path(source)
     if path.suffix.lower() not in SUFFIXES:
         raise InvalidInput(
-            f"Argument `source` must be one of {', '.join(SETS)} or a file {', '.join(SUFFIXES)}, but is "
-            f"{str(source)!r}."
+            f"Argument `source` must be one of {', '.join(SETS)} or a file {', '.join(SUFFIXES)}, but is {shown(path)}."
         )
-    if not path.is_file():
-        raise InvalidInput(f"The file {str(path)!r} does not exist.")
+    regular_file(path)
     reader = {".npz": _read_npz, ".csv": _read_csv, ".parquet": _read_parquet}[path.suffix.lower()]
     X, y = reader(path, split)
-    if len(X) != len(y) or len(X) == 0:
-        raise InvalidInput(f"The file {str(path)!r} must hold one label per sample, but has {len(X)} and {len(y)}.")
+    if y.ndim != 1 or X.ndim < 2 or len(X) != len(y) or X.size == 0:
+        raise InvalidInput(
+            f"The file {shown(path)} must hold rows of inputs and one label for each, but has the shapes {X.shape} and "
+            f"{y.shape}."
+        )
     return X, y
 
 
 def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            for names in ((f"x_{split}", f"y_{split}"), (f"X_{split}", f"y_{split}"), ("X", "y"), ("x", "y")):
-                if all(name in archive for name in names):
-                    return archive[names[0]], np.asarray(archive[names[1]], dtype=np.float64)
-            raise InvalidInput(
-                f"The archive {str(path)!r} must hold `X` and `y`, but holds {', '.join(archive.files)}."
-            )
-    except (OSError, ValueError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"The archive {str(path)!r} cannot be read: {error}.") from None
+    there = names_in(path)
+    for names in ((f"x_{split}", f"y_{split}"), (f"X_{split}", f"y_{split}"), ("X", "y"), ("x", "y")):
+        if all(name in there for name in names):
+            X, y = read_npz(path, names)
+            return X, np.asarray(y, dtype=np.float64)
+    held = shortened(", ".join(there), MAX_PATH) or "nothing"
+    raise InvalidInput(f"The archive {shown(path)} must hold `X` and `y`, but holds {held}.")
 
 
 def _read_csv(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    with path.open(newline="", encoding="utf-8") as file:
-        first = next(csv.reader(file), [])
-    has_header = not all(map(_is_number, first))
-    try:
+    # A number takes two characters at least, and three doubles until it has unit norm.
+    check_room(BYTES_OF_A_NUMBER * path.stat().st_size / 2, f"The table {shown(path)}")
+    with parsing(path, fault="is not a table of numbers"):
+        with path.open(newline="", encoding="utf-8") as file:
+            first = next(csv.reader(file), [])
+        has_header = not all(map(_is_number, first))
         table = np.loadtxt(path, delimiter=",", skiprows=int(has_header), ndmin=2, encoding="utf-8")
-    except ValueError as error:
-        raise InvalidInput(f"The file {str(path)!r} is not a table of numbers: {error}.") from None
     return _split_columns(table, [name.strip() for name in first] if has_header else [], path)
 
 
@@ -167,21 +167,24 @@ def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
         from pyarrow import parquet  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise InvalidInput(
-            f"Reading {str(path)!r} needs the package pyarrow: install it (`pip install twolayer[data]`), or convert "
+            f"Reading {shown(path)} needs the package pyarrow: install it (`pip install twolayer[data]`), or convert "
             "the file to .npz or .csv."
         ) from None
-    try:
-        table = parquet.read_table(path)
+    with parsing(path, fault="is not a table of numbers"), parquet.ParquetFile(path) as file:
+        # What it says about itself is asked first: a few bytes can stand for any number of equal rows.
+        check_room(file.metadata.num_rows * file.metadata.num_columns * BYTES_OF_A_NUMBER, f"The table {shown(path)}")
+        table = file.read(use_threads=False)
         columns = np.stack([np.asarray(table[name], dtype=np.float64) for name in table.column_names], axis=1)
-    except (OSError, ValueError, TypeError) as error:  # pyarrow's own errors are of these kinds
-        raise InvalidInput(f"The file {str(path)!r} is not a table of numbers: {error}.") from None
     return _split_columns(columns, list(table.column_names), path)
 
 
 def _split_columns(table: np.ndarray, names: list[str], path: Path) -> tuple[np.ndarray, np.ndarray]:
-    if table.shape[1] < 2:
-        raise InvalidInput(f"The file {str(path)!r} must have a column of labels beside its inputs.")
-    place = names.index("y") if "y" in names else table.shape[1] - 1
+    columns = table.shape[1]
+    if table.shape[0] == 0 or columns < 2:
+        raise InvalidInput(f"The file {shown(path)} must have rows, and a column of labels beside its inputs.")
+    if names and len(names) != columns:
+        raise InvalidInput(f"The file {shown(path)} has {len(names)} names for its {columns} columns.")
+    place = names.index("y") if "y" in names else columns - 1
     return np.delete(table, place, axis=1), table[:, place]
 
 

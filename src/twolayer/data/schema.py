@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from twolayer.core.errors import InvalidInput
+import numpy as np
+
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.description import Status
 
 if TYPE_CHECKING:
@@ -88,7 +90,9 @@ def validate(dataset: "xr.Dataset") -> None:
     schema = dataset.attrs.get("schema")
     if schema is None:
         raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
-    if int(schema) > SCHEMA:
+    if not isinstance(schema, int | np.integer) or schema < 1:
+        raise InvalidInput(f"The attribute `schema` of a result must be a whole number, but is {shown(schema)}.")
+    if schema > SCHEMA:
         raise InvalidInput(f"This result has schema {schema}, but this version reads up to {SCHEMA}: update twolayer.")
     present = {name: dimensions for name, dimensions in OPTIONAL.items() if name in dataset}
     for name, dimensions in (DIMENSIONS | present).items():

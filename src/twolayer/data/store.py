@@ -3,14 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown, takes_these
 from twolayer.core.files import whole
+from twolayer.core.memory import check_room
+from twolayer.core.reading import parsing, regular_file
 from twolayer.data.schema import validate
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
+@takes_these
 def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
     """Write a result to a netCDF file, whole or not at all."""
     for dataset in _datasets(result):
@@ -21,25 +24,23 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
             result.to_netcdf(draft, engine="h5netcdf")
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise InvalidInput(f"The result cannot be written to {str(path)!r}: {reason}.") from None
+        raise InvalidInput(f"The result cannot be written to {shown(path)}: {reason}.") from None
     return path
 
 
+@takes_these
 def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
     """Read a result written by `save`."""
     import xarray as xr
 
-    path = Path(path)
-    if not path.is_file():
-        raise InvalidInput(f"There is no result file {str(path)!r}.")
-    try:
-        tree = xr.open_datatree(path, engine="h5netcdf").load()
-        tree.close()
-    except Exception as error:  # a damaged file fails in many ways inside the library that reads it
-        raise InvalidInput(f"The file {str(path)!r} is not a readable result: {type(error).__name__}.") from None
-    result: Any = tree if tree.children else tree.to_dataset()
-    for dataset in _datasets(result):
-        validate(dataset)
+    path = regular_file(Path(path), "result file")
+    # A damaged file fails in many ways inside the library that reads it.
+    with parsing(path, fault="is not a readable result"), xr.open_datatree(path, engine="h5netcdf") as tree:
+        check_room(sum(x.nbytes for node in tree.subtree for x in node.variables.values()), f"The result {shown(path)}")
+        loaded = tree.load()
+        result: Any = loaded if loaded.children else loaded.to_dataset()
+        for dataset in _datasets(result):
+            validate(dataset)
     return result
 
 

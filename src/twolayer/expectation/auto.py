@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput, NotApplicable, nearest
+from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import number, static
 from twolayer.core.registry import register
@@ -118,8 +118,8 @@ def _as_engines(value: Any) -> tuple[str, ...] | None:
         return None
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, tuple | list) else (value,)
     for name in names:
-        if name not in ENGINES:
-            raise InvalidInput(f"Argument `engines` names {name!r}, which is not known: {nearest(str(name), ENGINES)}")
+        if not isinstance(name, str) or name not in ENGINES:
+            raise InvalidInput(f"Argument `engines` names {shown(name)}, which is not known: {nearest(name, ENGINES)}")
     return names
 
 

@@ -14,8 +14,9 @@ import equinox as eqx
 
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.codec import decode
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, first_line, nearest, shortened, shown
 from twolayer.core.fields import count, instance, leaf, number, static
+from twolayer.core.reading import read_text
 from twolayer.core.registry import register
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 RUN_FIELDS = ("descriptions", "until", "save", "replicas", "seed", "risk_threshold", "overlap_threshold")
+# A file of a million save times has less; beyond is no specification.
+MAX_BYTES = 2**25
 TOP_LEVEL = ("title", "problem", "training", "run")
 
 
@@ -53,7 +56,7 @@ def _as_save(value: Any) -> Any:
 
 def _as_title(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidInput(f"Argument `title` must be a text, but is {value!r}.")
+        raise InvalidInput(f"Argument `title` must be a text, but is {shown(value)}.")
     return value
 
 
@@ -97,17 +100,7 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
         Changes to the file such as ``"training.learning_rate=0.3"``; a key that is not there is made.
     """
     path = Path(path)
-    if path.is_dir():
-        raise InvalidInput(f"The specification {str(path)!r} must be a TOML file, but is a folder.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InvalidInput(f"There is no specification file {str(path)!r}.") from None
-    except OSError as error:
-        raise InvalidInput(f"The specification file {str(path)!r} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise InvalidInput(f"The specification file {str(path)!r} must be UTF-8 text, but is not.") from None
-    return parse_spec(text, overrides, source=str(path))
+    return parse_spec(read_text(path, "specification file", MAX_BYTES), overrides, source=str(path))
 
 
 def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
@@ -121,8 +114,8 @@ def parse_spec(text: str, overrides: Sequence[str] = (), source: str = "specific
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number with thousands of digits is a plain ValueError
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidInput(f"The file {source!r} is not valid TOML: {reason}.") from None
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else first_line(error)
+        raise InvalidInput(f"The file {shown(Path(source))} is not valid TOML: {reason}.") from None
     for override in overrides:
         _override(data, override)
     return _from_tables(data)
@@ -133,13 +126,16 @@ def _override(data: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise InvalidInput(f"Option `--set` must have the form path.to.key=value, but is {override!r}.")
+        raise InvalidInput(f"Option `--set` must have the form path.to.key=value, but is {shown(override)}.")
     table = data
     for depth, key in enumerate(keys[:-1]):
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             inside = ".".join(keys[: depth + 1])
-            raise InvalidInput(f"Option `--set` names `{path.strip()}`, but `{inside}` is {table!r} and has no fields.")
+            raise InvalidInput(
+                f"Option `--set` names `{shortened(path.strip())}`, but `{shortened(inside)}` is {shown(table)} and "
+                "has no fields."
+            )
     table[keys[-1]] = _as_value(text.strip())
 
 
@@ -158,7 +154,7 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
             raise InvalidInput(f"The specification needs the table `[{table}]`.")
     asked = data.get("run", {})
     if not isinstance(asked, dict):
-        raise InvalidInput(f"`run`: must be a table, but is {asked!r}.")
+        raise InvalidInput(f"`run`: must be a table, but is {shown(asked)}.")
     _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
     whole = {
         "problem": decode(data["problem"], Problem, "problem"),
@@ -171,7 +167,7 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
 def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
     unknown = [key for key in table if key not in allowed]
     if unknown:
-        raise InvalidInput(f"{words} {unknown[0]!r}: {nearest(unknown[0], allowed)}")
+        raise InvalidInput(f"{words} {shown(unknown[0])}: {nearest(unknown[0], allowed)}")
 
 
 def run_spec(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import write_whole
 from twolayer.gallery.page import Ask, Claim, Made, Page
 
@@ -107,7 +107,7 @@ def run_script(script: str | Path) -> None:
 def _call(folder: Path, ask: Ask) -> Made:
     where = importlib.util.spec_from_file_location(f"twolayer_gallery_{folder.name}", folder / "script.py")
     if where is None or where.loader is None:
-        raise InvalidInput(f"There is no script in the folder {str(folder)!r}.")
+        raise InvalidInput(f"There is no script in the folder {shown(folder)}.")
     module = importlib.util.module_from_spec(where)
     where.loader.exec_module(module)
     return module.make(read_page_spec(folder / "spec.toml"), ask)

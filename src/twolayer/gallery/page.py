@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, nearest, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -139,5 +139,5 @@ def find_page(name: str) -> Page:
     wanted = str(name).replace("_", "-")
     known = {page.name: page for page in pages()}
     if wanted not in known:
-        raise InvalidInput(f"There is no gallery page {name!r}: {nearest(wanted, list(known))}")
+        raise InvalidInput(f"There is no gallery page {shown(name)}: {nearest(wanted, list(known))}")
     return known[wanted]

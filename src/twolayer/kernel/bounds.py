@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.fields import array
 from twolayer.core.polynomial import Polynomial
 from twolayer.problem.expression import Expression
@@ -191,7 +191,7 @@ def from_expression(text: str, directions: Any) -> PowerSum:
     formula = Expression(text)
     k = len(B)
     if formula.fields > k:
-        raise InvalidInput(f"The formula {text!r} has {formula.fields} fields, but `directions` has {k} rows.")
+        raise InvalidInput(f"The formula {shown(text)} has {formula.fields} fields, but `directions` has {k} rows.")
     polynomial, cosines = _take_apart(ast.parse(text.strip(), mode="eval").body, k, 1.0)
     terms: list[tuple[float, np.ndarray, int]] = []
     for alpha, form in cosines:
@@ -238,8 +238,8 @@ def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list
                     form += coefficient * np.asarray(exponents, dtype=float)
                 return Polynomial(k, {}), [(factor, form)]
     raise InvalidInput(
-        f"The part {ast.unparse(node)!r} has no bound: a target must be a sum of polynomials and of cosines of linear "
-        "forms."
+        f"The part {shown(ast.unparse(node))} has no bound: a target must be a sum of polynomials and of cosines of "
+        "linear forms."
     )
 
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.core.errors import ComputationFailed
+from twolayer.core.errors import ComputationFailed, shown
 from twolayer.core.precision import double
 from twolayer.expectation.rules import Rule, legendre_rule
 from twolayer.expectation.slices import pair
@@ -106,8 +106,8 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
     error = float(np.max(np.abs(values - coarse))) + 4.0 * tail + 64.0 * np.finfo(float).eps * float(scale)
     if not error < USELESS * scale:
         raise ComputationFailed(
-            f"The kernel of {activation!r} at kappa = {kappa:g} is known to {error / scale:.1e} only: declare where "
-            "its derivative jumps (`kinks`), or use a smaller kappa."
+            f"The kernel of {shown(activation)} at kappa = {kappa:g} is known to {error / scale:.1e} only: declare "
+            "where its derivative jumps (`kinks`), or use a smaller kappa."
         )
     # Of the coefficients that are rounding none is kept.
     kept = coefficients[: 1 + int(np.max(np.nonzero(np.abs(coefficients) > 1e-17 * scale)))]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.learnability.certificate import Verdict
 from twolayer.learnability.formula import formula_of
 from twolayer.learnability.generative import generative_staircase
@@ -164,10 +164,12 @@ def as_target(target: Any) -> tuple[AbstractTarget, str]:
         formula = Expression(target)
         if formula.fields == 0:
             raise InvalidInput(
-                f"The formula {target!r} contains none of the fields z1, z2, ...: nothing can be learned."
+                f"The formula {shown(target)} contains none of the fields z1, z2, ...: nothing can be learned."
             )
         return MultiIndex(formula), target
-    raise InvalidInput(f"Argument `target` must be a formula such as 'he2(z1) + z1*z2' or a target, but is {target!r}.")
+    raise InvalidInput(
+        f"Argument `target` must be a formula such as 'he2(z1) + z1*z2' or a target, but is {shown(target)}."
+    )
 
 
 def _text(target: AbstractTarget) -> str:
@@ -204,15 +206,15 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     formula = formula_of(target)
     evaluate = values_of(target, formula, root)
     if target.polynomial is None and _grows_too_fast(evaluate, target.k):
-        raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
+        raise InvalidInput(f"The target {shown(text)} has no finite variance under Gaussian fields.")
     table = table_of(target, formula, root, evaluate)
     if formula is not None and is_white and table.ridges is None:
         used = [symbol in formula.form.free_symbols for symbol in formula.symbols]
         table = table if all(used) else dataclasses.replace(table, ridges=np.eye(target.k)[used])
     if not np.isfinite(table.variance) or not all(np.all(np.isfinite(c)) for c in table.values):
-        raise InvalidInput(f"The target {text!r} has no finite variance under Gaussian fields.")
+        raise InvalidInput(f"The target {shown(text)} has no finite variance under Gaussian fields.")
     if table.variance <= 1e-28 * (1.0 + float(table.values[0][0]) ** 2):
-        raise InvalidInput(f"The target {text!r} is constant: there is nothing to learn.")
+        raise InvalidInput(f"The target {shown(text)} is constant: there is nothing to learn.")
     symmetries = find_symmetries(formula if is_white else None, evaluate, target.k)
     staircase = climb([table], prover(table, symmetries))
     generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)

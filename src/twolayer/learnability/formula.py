@@ -15,6 +15,10 @@ from twolayer.problem.expression import Expression, symbolic_activation
 MAX_TERMS = 400
 # A number with a larger denominator is the rounding of another.
 MAX_DENOMINATOR = 10**12
+# A sum of parts is far from zero when it is more than this share of their moduli; rounding makes much less.
+SEEN = 1e-6
+# The largest factor of an angle up to which identities of sines are looked for.
+MAX_MULTIPLE = 12
 KINKED = ("Abs", "sign", "Max", "Min", "Heaviside")
 
 
@@ -91,8 +95,38 @@ def vanishes(form: Any) -> bool:
 
     if form == 0:
         return True
+    if _is_seen(form):
+        return False
     form = sp.expand(form)
-    return form == 0 or bool(form.count_ops() < 200 and sp.simplify(form) == 0)
+    return form == 0 or (is_tame(form) and sp.simplify(form) == 0)
+
+
+def _is_seen(form: Any) -> bool:
+    """Whether an expression is far from zero at one of a few points, so that no proof need be tried."""
+    import sympy as sp
+
+    symbols = sorted(form.free_symbols, key=str)
+    points = np.random.default_rng(0).standard_normal((len(symbols), 5))
+    try:
+        with np.errstate(all="ignore"):
+            parts = [sp.lambdify(symbols, part, modules=["scipy", "numpy"])(*points) for part in sp.Add.make_args(form)]
+            values = np.stack([np.broadcast_to(np.asarray(part, dtype=float), (5,)) for part in parts])
+    except (TypeError, ValueError, NameError, OverflowError):  # a function that numpy does not have
+        return False
+    size = np.sum(np.abs(values), axis=0)
+    return bool(np.any((np.abs(np.sum(values, axis=0)) > SEEN * size) & (size > 0.0) & np.isfinite(size)))
+
+
+def is_tame(form: Any) -> bool:
+    """Whether sympy's simplifications of an expression end soon: it is short, and no angle is a large multiple.
+
+    A sine of n x is taken apart into n products on the way.
+    """
+    import sympy as sp
+
+    angles = [part.args[0] for part in _parts(form) if isinstance(part, sp.sin | sp.cos)]
+    multiples = [number for angle in angles for number in angle.atoms(sp.Number)]
+    return bool(form.count_ops() < 200 and all(abs(number) <= MAX_MULTIPLE for number in multiples))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.learnability.formula import Formula, vanishes
+from twolayer.learnability.formula import Formula, is_tame, vanishes
 
 # Beyond this many variables only changes of signs are tried: there are 2^k k! signed permutations.
 MAX_PERMUTED = 4
@@ -125,4 +125,4 @@ def _is_proved(formula: Formula, g: np.ndarray, sign: float) -> bool:
     if sign > 0:
         return vanishes(gap)
     # Up to a constant: the gap at zero is taken off.
-    return vanishes(gap) or (bool(gap.count_ops() < 200) and not sp.simplify(gap).free_symbols)
+    return vanishes(gap) or (is_tame(gap) and not sp.simplify(gap).free_symbols)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import write_whole
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE, PALETTE, new_figure, put_title, style
 
@@ -33,7 +33,7 @@ class Cloud:
             )
         k = dataset.sizes["r"]
         if isinstance(direction, bool) or not isinstance(direction, int) or not 0 <= direction < k:
-            raise InvalidInput(f"Argument `direction` must be an integer from 0 to {k - 1}, but is {direction!r}.")
+            raise InvalidInput(f"Argument `direction` must be an integer from 0 to {k - 1}, but is {shown(direction)}.")
         self.time = dataset.time.values
         P = dataset.P.values
         if "particle_M" in dataset:

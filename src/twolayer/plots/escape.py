@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.plots.style import (
     COLUMN,
     DARK_GREY,
@@ -121,7 +121,7 @@ def exit_scan(results: Sequence[ExitTime], axis: str, title: str | None = None, 
 
 def _checked(axis: str) -> str:
     if axis not in AXES:
-        raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {axis!r}.")
+        raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {shown(axis)}.")
     return axis
 
 

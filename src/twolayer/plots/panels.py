@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.plots.style import (
     DARK_GREY,
     LEGEND_LINE,
@@ -48,7 +48,7 @@ class Series:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise InvalidInput(f"Argument `kind` must be one of {', '.join(KINDS)}, but is {self.kind!r}.")
+            raise InvalidInput(f"Argument `kind` must be one of {', '.join(KINDS)}, but is {shown(self.kind)}.")
 
 
 @dataclass(frozen=True)

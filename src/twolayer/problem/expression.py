@@ -6,9 +6,11 @@ things about it.
 """
 
 import ast
+import functools
 import math
 import operator
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.polynomial import Polynomial, TooLarge, compose, constant, unknown
+from twolayer.core.precision import double
 from twolayer.core.registry import register
 from twolayer.problem.activations import AbstractActivation, as_activation
 from twolayer.problem.activations import names as activation_names
@@ -28,6 +31,10 @@ MAX_DEPTH = 40
 MAX_POWER = 12
 MAX_CONSTANT = 1e9
 MAX_FIELDS = 32
+# The largest value of a formula at ordinary fields: squares of it are averaged.
+MAX_VALUE = 1e100
+# A formula whose products would expand to more terms is not written for sympy, which might never end.
+MAX_EXPANDED = 20_000
 
 _CONSTANTS = {"pi": math.pi}
 _SMOOTH: dict[str, Callable[..., Any]] = {"exp": jnp.exp, "sin": jnp.sin, "cos": jnp.cos}
@@ -58,64 +65,89 @@ def _activation(name: str) -> AbstractActivation | None:
 
 def _parse(text: Any) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
-        raise InvalidInput(f"A formula must be a text such as 'tanh(z1) + z1*z2', but is {text!r}.")
+        raise InvalidInput(f"A formula must be a text such as 'tanh(z1) + z1*z2', but is {shown(text)}.")
     if len(text) > MAX_LENGTH:
         raise InvalidInput(f"A formula may have {MAX_LENGTH} characters at most, but this one has {len(text)}.")
+    return _tree(text)
+
+
+@functools.lru_cache(maxsize=256)
+def _tree(text: str) -> ast.expr:
+    """The checked syntax tree of a formula; nobody changes it."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python warns of what looks like a mistake; it is refused here
+            tree = ast.parse(text.strip(), mode="eval").body
         _check(tree, 0)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise InvalidInput(f"The formula {_shorten(text)!r} cannot be read: {error.__class__.__name__}.") from None
+        raise InvalidInput(f"The formula {shown(text)} cannot be read: {error.__class__.__name__}.") from None
     return tree
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _check(node: ast.AST, depth: int) -> None:
-    """Refuse everything that is not on the list."""
+def _check(node: ast.AST, depth: int) -> float | None:
+    """Refuse everything that is not on the list; the value of a part without fields, and None for one with fields."""
     if depth > MAX_DEPTH:
         raise InvalidInput(f"A formula may be nested {MAX_DEPTH} deep at most.")
+    parts: list[float | None]
     match node:
         case ast.BinOp(left, ast.Pow(), right):
-            if not (isinstance(right, ast.Constant) and type(right.value) is int and 0 <= right.value <= MAX_POWER):
+            parts = [_check(left, depth + 1), _check(right, depth + 1)]
+            # A power of a number is a number, whatever the exponent; a power of fields must be a polynomial.
+            if parts[1] is None or (parts[0] is None and parts[1] not in range(MAX_POWER + 1)):
                 raise InvalidInput(
                     f"A power in a formula must be a whole number from 0 to {MAX_POWER}, "
-                    f"but is {_shorten(ast.unparse(right))!r}."
+                    f"but is {shown(ast.unparse(right))}."
                 )
-            _check(left, depth + 1)
         case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
-            _check(left, depth + 1)
-            _check(right, depth + 1)
+            parts = [_check(left, depth + 1), _check(right, depth + 1)]
         case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
-            _check(operand, depth + 1)
+            parts = [_check(operand, depth + 1)]
         case ast.Constant(int() | float() as value) if type(value) in (int, float):  # a bool is an int, but no number
             if not abs(value) <= MAX_CONSTANT:
-                raise InvalidInput(
-                    f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {_shorten(ast.unparse(node))}."
-                )
+                raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {shown(value)}.")
+            return float(value)
         case ast.Name(name):
             if name not in _CONSTANTS and _field_index(name) is None:
                 allowed = ["z1", "z2", "z3", *_CONSTANTS]
-                raise InvalidInput(f"The name {name!r} in a formula is not known: {nearest(name, allowed)}")
+                raise InvalidInput(f"The name {shown(name)} in a formula is not known: {nearest(name, allowed)}")
+            return _CONSTANTS.get(name)
         case ast.Call(ast.Name(name), args, []):
             if name not in _function_names():
                 raise InvalidInput(
-                    f"The function {name!r} in a formula is not known: {nearest(name, _function_names())}"
+                    f"The function {shown(name)} in a formula is not known: {nearest(name, _function_names())}"
                 )
             if len(args) != (2 if name in ("max", "min") else 1):
-                raise InvalidInput(f"The function {name!r} in a formula is given {len(args)} arguments.")
-            for argument in args:
-                _check(argument, depth + 1)
+                raise InvalidInput(f"The function {shown(name)} in a formula is given {len(args)} arguments.")
+            parts = [_check(argument, depth + 1) for argument in args]
         case _:
             raise InvalidInput(
-                f"The part {_shorten(ast.unparse(node))!r} is not allowed in a formula: only numbers, the fields z1, "
+                f"The part {shown(ast.unparse(node))} is not allowed in a formula: only numbers, the fields z1, "
                 f"z2, ..., + - * / ** and the functions {', '.join(_function_names()[:12])} and "
                 f"he1 to he{MAX_POWER} are."
             )
+    return None if None in parts else _constant(node)  # type: ignore[arg-type]
+
+
+def _constant(node: ast.expr) -> float:
+    """The value of a part without fields, which must be a finite real number."""
+    try:
+        with double():
+            value = _evaluate(node, ())
+        result = math.inf if isinstance(value, complex) else float(value)
+    except (ArithmeticError, ValueError):  # a division by zero, a power beyond all floats
+        result = math.inf
+    if not abs(result) <= MAX_VALUE:
+        raise InvalidInput(
+            f"The part {shown(ast.unparse(node))} of a formula must be a real number of at most {MAX_VALUE:g}, but is "
+            "none."
+        )
+    return result
+
+
+def _has_fields(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) and _field_index(part.id) is not None for part in ast.walk(node))
 
 
 def _field_index(name: str) -> int | None:
@@ -182,16 +214,22 @@ class Expression(eqx.Module):
         """The formula as a sympy expression in real symbols z1 .. zk, and whether its numbers are exact.
 
         A number of at most twelve digits is the decimal that was written; one with more is a rounded one. None for a
-        formula with an activation whose formula is not known here.
+        formula with an activation whose formula is not known here, for one too large to expand, and for one that sympy
+        cannot hold.
         """
         import sympy as sp
 
         symbols = sp.symbols(f"z1:{k + 1}", real=True)
-        try:
-            tree = _parse(self.text)
-            return _as_symbolic(tree, symbols), all(map(_is_short, ast.walk(tree)))
-        except _NoFormula:
+        tree = _parse(self.text)
+        if _terms(tree) > MAX_EXPANDED:
             return None
+        try:
+            form = _as_symbolic(tree, symbols)
+        except (_NoFormula, TypeError, ValueError, ArithmeticError, RecursionError):
+            return None
+        if form.has(sp.nan, sp.zoo, sp.oo, -sp.oo):
+            return None
+        return form, all(map(_is_short, ast.walk(tree)))
 
     def __call__(self, z: Float[Array, "*n k"]) -> Float[Array, "*n"]:
         fields = [z[..., index] for index in range(z.shape[-1])]
@@ -200,8 +238,9 @@ class Expression(eqx.Module):
 
 def _evaluate(node: ast.expr, fields: Sequence[Any]) -> Any:
     match node:
-        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
-            return _evaluate(left, fields) ** power
+        case ast.BinOp(left, ast.Pow(), right):
+            power = _evaluate(right, ())
+            return _evaluate(left, fields) ** (int(power) if power == int(power) else power)
         case ast.BinOp(left, op, right):
             return _OPERATORS[type(op)](_evaluate(left, fields), _evaluate(right, fields))
         case ast.UnaryOp(op, operand):
@@ -225,9 +264,11 @@ class _NotPolynomial(Exception):
 
 
 def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
+    if not _has_fields(node):
+        return constant(k, _constant(node))
     match node:
-        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
-            return _as_polynomial(left, k) ** int(power)  # type: ignore[arg-type]
+        case ast.BinOp(left, ast.Pow(), right):
+            return _as_polynomial(left, k) ** int(_constant(right))
         case ast.BinOp(left, ast.Add(), right):
             return _as_polynomial(left, k) + _as_polynomial(right, k)
         case ast.BinOp(left, ast.Sub(), right):
@@ -241,15 +282,35 @@ def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
             return _as_polynomial(left, k) * (1.0 / divisor.terms[(0,) * k])
         case ast.UnaryOp(op, operand):
             return _as_polynomial(operand, k) * (-1.0 if isinstance(op, ast.USub) else 1.0)
-        case ast.Constant(value):
-            return constant(k, float(value))  # type: ignore[arg-type]
         case ast.Name(name):
-            return constant(k, _CONSTANTS[name]) if name in _CONSTANTS else unknown(k, _field_index(name) or 0)
+            return unknown(k, _field_index(name) or 0)
         case ast.Call(ast.Name(name), [argument]):
             activation = _activation(name)
             if activation is not None and activation.coefficients is not None:
                 return compose(activation.coefficients, _as_polynomial(argument, k))
     raise _NotPolynomial(ast.unparse(node))
+
+
+def _terms(node: ast.expr) -> int:
+    """At most how many terms a part of a formula has when its products and powers are expanded."""
+    match node:
+        case ast.BinOp(left, ast.Pow(), right) if _has_fields(left):
+            power = int(_constant(right))
+            return math.comb(min(_terms(left), MAX_EXPANDED) + power - 1, power) if power else 1
+        case ast.BinOp(left, ast.Mult() | ast.Div(), right):
+            return _terms(left) * _terms(right)
+        case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+            return _terms(left) + _terms(right)
+        case ast.UnaryOp(_, operand):
+            return _terms(operand)
+        case ast.Call(ast.Name(name), [argument]):
+            activation = _activation(name)
+            if activation is None or activation.coefficients is None:
+                return _terms(argument) if _terms(argument) > MAX_EXPANDED else 1
+            return math.comb(min(_terms(argument), MAX_EXPANDED) + activation.growth, activation.growth)
+        case ast.Call(_, args):
+            return max(_terms(argument) for argument in args)
+    return 1
 
 
 class _NoFormula(Exception):
@@ -284,8 +345,8 @@ def _as_symbolic(node: ast.expr, fields: Sequence[Any]) -> Any:
     import sympy as sp
 
     match node:
-        case ast.BinOp(left, ast.Pow(), ast.Constant(power)):
-            return _as_symbolic(left, fields) ** int(power)  # type: ignore[arg-type]
+        case ast.BinOp(left, ast.Pow(), right):
+            return _as_symbolic(left, fields) ** _as_symbolic(right, fields)
         case ast.BinOp(left, op, right):
             return _OPERATORS[type(op)](_as_symbolic(left, fields), _as_symbolic(right, fields))
         case ast.UnaryOp(op, operand):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.fields import array, count, leaf, static
 from twolayer.core.registry import register
 from twolayer.problem.activations import AsActivation, as_activation
@@ -19,7 +19,8 @@ def _as_second_layer(value: Any) -> Any:
     if isinstance(value, str):
         if value not in SECOND_LAYERS:
             raise InvalidInput(
-                f"Argument `second_layer` must be {', '.join(map(repr, SECOND_LAYERS))} or an array, but is {value!r}."
+                f"Argument `second_layer` must be {', '.join(map(repr, SECOND_LAYERS))} or an array, but is "
+                f"{shown(value)}."
             )
         return value
     return array("second_layer", 1)(value)

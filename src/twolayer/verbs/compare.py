@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.data import Finding, judge_account
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+@takes_these
 def compare(
     problem: Problem,
     training: Training,
@@ -51,15 +52,12 @@ def compare(
     errors), ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes
     hold ``verdict`` (words), ``outcome`` (one word) and ``judge``.
     """
-    if isinstance(descriptions, AbstractDescription):
+    if isinstance(descriptions, AbstractDescription | str):
         raise InvalidInput("Argument `descriptions` must be a list of descriptions, but is a single one.")
-    descriptions = tuple(descriptions)
+    check = instance("descriptions", AbstractDescription, "a list of descriptions such as [DirectSGD(), SaadSolla()]")
+    descriptions = tuple(map(check, descriptions))
     if not descriptions:
         raise InvalidInput("Argument `descriptions` must name at least one description.")
-    for description in descriptions:
-        instance("descriptions", AbstractDescription, "a list of descriptions such as [DirectSGD(), SaadSolla()]")(
-            description
-        )
     named = dict(zip(_names(descriptions), descriptions, strict=True))
     exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
     results: dict[str, xr.Dataset] = {}

@@ -1,5 +1,6 @@
 """The verb that writes the equations of motion as formulas."""
 
+from twolayer.core.errors import takes_these
 from twolayer.core.fields import flag, instance
 from twolayer.problem import Problem
 from twolayer.theory.symbolic import Equations
@@ -7,6 +8,7 @@ from twolayer.theory.symbolic import derive as derive_equations
 from twolayer.training import SGD
 
 
+@takes_these
 def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general: bool = False) -> Equations:
     r"""The closed equations of motion of a polynomial student on a polynomial target, as formulas.
 

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.errors import ComputationFailed, InvalidInput, shown, takes_these
 from twolayer.core.fields import as_data, count, flag, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
@@ -37,10 +37,11 @@ class Interrupted(KeyboardInterrupt):
         self.result = result
 
 
+@takes_these
 def evolve(
     problem: Problem,
     training: Training,
-    description: AbstractDescription,
+    description: AbstractDescription | str,
     *,
     until: float | int = 20.0,
     save: Any = 100,
@@ -58,7 +59,8 @@ def evolve(
     Parameters
     ----------
     problem, training, description
-        What is learned, how the weights move (an `SGD`, or a `Schedule` of several), and by which account we follow it.
+        What is learned, how the weights move (an `SGD`, or a `Schedule` of several), and by which account we follow it;
+        the name of a description, such as ``"SaadSolla"``, stands for one with its defaults.
     until
         The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
     save
@@ -168,8 +170,8 @@ def save_times(save: Any, until: float | int, step: float) -> np.ndarray:
     """The times to save, from a number, a grid in words or the times themselves; ``step`` is the time of one step."""
     if isinstance(save, str):
         kind, colon, points = save.partition(":")
-        if kind not in ("linear", "log") or not colon or not points.strip().isdecimal():
-            raise InvalidInput(f'Argument `save` must be a number, times, "linear:N" or "log:N", but is {save!r}.')
+        if kind not in ("linear", "log") or not colon or not points.strip().isdecimal() or len(points) > 20:
+            raise InvalidInput(f'Argument `save` must be a number, times, "linear:N" or "log:N", but is {shown(save)}.')
         points = count("save", low=2, high=10**6)(int(points))
         return np.linspace(0.0, until, points) if kind == "linear" else save_times(points, until, step)
     if isinstance(save, int | np.integer) and not isinstance(save, bool):
@@ -179,7 +181,9 @@ def save_times(save: Any, until: float | int, step: float) -> np.ndarray:
     try:
         times = np.asarray(save, dtype=float)
     except (TypeError, ValueError):
-        raise InvalidInput(f"Argument `save` must be a number of points or a list of times, but is {save!r}.") from None
+        raise InvalidInput(
+            f"Argument `save` must be a number of points or a list of times, but is {shown(save)}."
+        ) from None
     if times.ndim != 1 or times.size == 0 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise InvalidInput("Argument `save` must be a list of increasing finite times.")
     if times[0] < 0 or times[-1] > until * (1 + 1e-9):
@@ -201,14 +205,14 @@ def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
 def run(
     problem: Problem,
     training: Training,
-    description: AbstractDescription,
+    description: Any,
     plan: Plan,
     told: dict[str, Any],
     progress: Callable[[float], None] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> tuple["xr.Dataset", bool]:
     """Run one description through a plan and label the record; says whether it was interrupted."""
-    instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
+    description = instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
     applies = require(description, problem, training)
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
     if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
@@ -52,6 +52,7 @@ class _Starts(NamedTuple):
         return _Starts(plan, self.risks[:size], self.thresholds[:size])
 
 
+@takes_these
 def exit_time(
     problem: Problem,
     training: SGD,
@@ -61,7 +62,7 @@ def exit_time(
     starts: Any = 256,
     seed: Any = 0,
     until: float | int | None = None,
-    description: AbstractDescription | None = None,
+    description: AbstractDescription | str | None = None,
     progress: Callable[[str, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> ExitTime:
@@ -106,7 +107,7 @@ def exit_time(
     starts = count("starts", high=10**6)(starts)
     until = number("until", above=0.0, optional=True)(until)
     description = OverlapSGD() if description is None else description
-    instance("description", AbstractDescription, "a description such as OverlapSGD()")(description)
+    description = instance("description", AbstractDescription, "a description such as OverlapSGD()")(description)
     if replicas:
         description.require(problem, training)
     tell = progress or (lambda name, fraction: None)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twolayer.core.errors import takes_these
 from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
@@ -82,6 +83,7 @@ def _table(header: list[str], rows: list[list[str]]) -> list[str]:
     ]
 
 
+@takes_these
 def explain(problem: Problem, training: SGD) -> Explanation:
     """Say which descriptions apply to the problem and training, and which engine computes the Gaussian moments."""
     instance("problem", Problem, "a Problem")(problem)

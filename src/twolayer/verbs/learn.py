@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.fields import count, flag, number
 from twolayer.core.precision import double
 from twolayer.learnability import Learnability, analyse
@@ -72,6 +72,7 @@ def _in_numbers(found: Plateau, d: int | None) -> str:
     )
 
 
+@takes_these
 def learn(
     target: Any,
     student: Any = None,

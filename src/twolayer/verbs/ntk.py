@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.fields import array, choice, count, instance, number
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
@@ -34,6 +34,7 @@ Tell = Callable[[str, float], None]
 HELD = 2**25
 
 
+@takes_these
 def ntk(
     samples: Samples,
     *,

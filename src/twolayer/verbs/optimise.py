@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.expectation import choose
@@ -51,6 +51,7 @@ class Optimum:
         )
 
 
+@takes_these
 def optimise(
     problem: Problem,
     training: SGD,

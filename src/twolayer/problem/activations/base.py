@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput, nearest
+from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.registry import registered
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
@@ -79,9 +79,12 @@ def as_activation(value: Any) -> AbstractActivation:
             from twolayer.problem.activations.polynomial import HermiteActivation
 
             return HermiteActivation(int(match.group(1)))
-        raise InvalidInput(f"Activation {value!r} is not known: {nearest(value, [*known, 'he1', 'he2', 'he3', 'he4'])}")
+        from twolayer.problem.activations.polynomial import MAX_HERMITE
+
+        allowed = [*known, *(f"he{degree}" for degree in range(1, MAX_HERMITE + 1))]
+        raise InvalidInput(f"Activation {shown(value)} is not known: {nearest(value, allowed)}")
     if callable(value):
         from twolayer.problem.activations.custom import Custom
 
         return Custom(value)
-    raise InvalidInput(f"An activation must be a name, an activation object or a JAX function, but is {value!r}.")
+    raise InvalidInput(f"An activation must be a name, an activation object or a JAX function, but is {shown(value)}.")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput, first_line
+from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.core.fields import array, count, static
 from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
@@ -15,7 +15,7 @@ from twolayer.problem.activations.base import AbstractActivation
 
 def _scalar_function(value: Any) -> Callable[[Any], Any]:
     if not callable(value):
-        raise InvalidInput(f"Argument `function` must be a JAX function of one number, but is {value!r}.")
+        raise InvalidInput(f"Argument `function` must be a JAX function of one number, but is {shown(value)}.")
     try:
         result = jax.eval_shape(value, jax.ShapeDtypeStruct((), jnp.float32))
         shape, dtype = result.shape, result.dtype

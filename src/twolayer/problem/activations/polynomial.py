@@ -10,6 +10,9 @@ from twolayer.core.polynomial import hermite
 from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
 
+# The highest degree of a Hermite polynomial that is an activation.
+MAX_HERMITE = 12
+
 
 def horner(coefficients: tuple[float, ...], x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """A polynomial at each element, from its coefficients, constant first."""
@@ -52,7 +55,7 @@ class HermiteActivation(AbstractActivation):
     Named ``"he3"`` etc.
     """
 
-    degree: int = static(count("degree", low=1, high=12))
+    degree: int = static(count("degree", low=1, high=MAX_HERMITE))
 
     kinks: ClassVar[tuple[float, ...]] = ()
     needs_arguments: ClassVar[bool] = True

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput, first_line
+from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.core.fields import array, count, flag, is_traced, leaf, static
 from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
 from twolayer.core.precision import double
 from twolayer.core.registry import register
-from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, Expression
+from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.targets.base import AbstractTarget, Units
 
 
@@ -37,9 +37,14 @@ def check_values(target: AbstractTarget, name: str) -> None:
         raise InvalidInput(
             f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
         )
-    if not np.all(np.isfinite(values)):
-        worst = np.round(fields[int(np.argmin(np.isfinite(values)))], 2).tolist()
-        raise InvalidInput(f"Argument `{name}` must be finite at every input, but is not at the fields {worst}.")
+    with np.errstate(invalid="ignore"):
+        is_bounded = np.abs(values) <= MAX_VALUE
+    if not np.all(is_bounded):
+        worst = np.round(fields[int(np.argmin(is_bounded))], 2).tolist()
+        raise InvalidInput(
+            f"Argument `{name}` must be finite at every input, and at most {MAX_VALUE:g} since its square is averaged, "
+            f"but is not at the fields {shown(worst)}."
+        )
 
 
 def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
@@ -47,7 +52,9 @@ def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
         return Expression(value)
     if isinstance(value, Expression) or callable(value):
         return value
-    raise InvalidInput(f"Argument `function` must be a formula or a JAX function of the k fields, but is {value!r}.")
+    raise InvalidInput(
+        f"Argument `function` must be a formula or a JAX function of the k fields, but is {shown(value)}."
+    )
 
 
 @register
@@ -124,7 +131,9 @@ def _as_degrees(key: Any) -> tuple[int, ...]:
     except (TypeError, ValueError, OverflowError):
         degrees = (-1,)
     if not degrees or min(degrees) < 0 or sum(degrees) > MAX_POWER:
-        raise InvalidInput(f"A degree in `coefficients` must be whole numbers from 0 to {MAX_POWER}, but is {key!r}.")
+        raise InvalidInput(
+            f"A degree in `coefficients` must be whole numbers from 0 to {MAX_POWER}, but is {shown(key)}."
+        )
     return degrees
 
 
@@ -145,13 +154,20 @@ class Hermite(AbstractTarget):
     def __init__(self, coefficients: Any):
         """Keys are degrees (one number, or one per field), values the coefficients."""
         if not isinstance(coefficients, Mapping) or not coefficients:
-            raise InvalidInput(f"Argument `coefficients` must be a table degree -> number, but is {coefficients!r}.")
+            raise InvalidInput(
+                f"Argument `coefficients` must be a table degree -> number, but is {shown(coefficients)}."
+            )
         pairs = {_as_degrees(key): float(array("coefficients", 0)(value)) for key, value in coefficients.items()}
         if len(pairs) < len(coefficients):
             raise InvalidInput("A degree in `coefficients` is given twice.")
         if len({len(degrees) for degrees in pairs}) > 1:
             raise InvalidInput("The degrees in `coefficients` must all name the same number of fields.")
         self.coefficients = _FrozenTable({",".join(map(str, key)): pairs[key] for key in sorted(pairs)})
+
+    def __check_init__(self):
+        if self.k > MAX_FIELDS:
+            raise InvalidInput(f"The degrees in `coefficients` may name {MAX_FIELDS} fields at most, not {self.k}.")
+        check_values(self, "coefficients")
 
     @property
     def k(self) -> int:

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.polynomial import Polynomial, from_coefficients
 from twolayer.core.registry import register
 from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
@@ -42,7 +42,7 @@ class SingleIndex(AbstractTarget):
 
     def __check_init__(self):
         if isinstance(self.link, Expression) and self.link.fields > 1:
-            raise InvalidInput(f"Argument `link` must use the field z (or z1) alone, but is {self.link.text!r}.")
+            raise InvalidInput(f"Argument `link` must use the field z (or z1) alone, but is {shown(self.link.text)}.")
         check_values(self, "link")
 
     @property

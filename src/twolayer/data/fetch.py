@@ -1,0 +1,85 @@
+"""Files from the network: no larger than they should be, kept only when they are the published ones, and whole."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from twolayer.core.errors import InvalidInput, first_line, shown
+from twolayer.core.files import whole
+from twolayer.core.reading import parsing, regular_file
+
+TIMEOUT = 60.0
+BLOCK = 2**20
+
+
+class RemoteFile(NamedTuple):
+    """A file as it is published: its name, where it is, its size in bytes and its SHA-256."""
+
+    name: str
+    address: str
+    size: int
+    sha256: str
+
+
+def fetch(file: RemoteFile, folder: Path) -> None:
+    """Fetch one file into a folder, unless it is there; it is kept only when it is the published one."""
+    path = folder / file.name
+    digest, received = hashlib.sha256(), 0
+    try:
+        if path.is_file():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as draft:
+            with draft.open("wb") as kept:
+                for block in _blocks(file, folder):
+                    kept.write(block)
+                    digest.update(block)
+                    received += len(block)
+            if received != file.size:
+                came = f"{received}" if received < file.size else "more"
+                raise InvalidInput(
+                    f"The file {shown(file.name)} from {file.address} is not the published one: it should have "
+                    f"{file.size} bytes, but {came} came."
+                )
+            verify_digest(digest.hexdigest(), file.sha256, path)
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise InvalidInput(
+            f"The file {shown(file.name)} could not be kept in {shown(folder)} ({reason}): make room there, or name "
+            "another folder."
+        ) from None
+
+
+def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
+    """What a server sends, in blocks, until one byte more than it should have: it may go on without end."""
+    from http.client import HTTPException
+    from urllib.request import urlopen
+
+    left = file.size + 1
+    try:
+        with urlopen(file.address, timeout=TIMEOUT) as answer:
+            while left and (block := answer.read(min(BLOCK, left))):
+                left -= len(block)
+                yield block
+    except (OSError, HTTPException, ValueError) as error:
+        raise InvalidInput(
+            f"The file {shown(file.name)} could not be fetched from {file.address} ({first_line(error)}): put it into "
+            f"{shown(folder)}."
+        ) from None
+
+
+def verified(path: Path, sha256: str, verify: bool) -> Path:
+    """The path of a file that is the published one; any where that is not asked."""
+    if verify:
+        with parsing(regular_file(path)), path.open("rb") as file:
+            verify_digest(hashlib.file_digest(file, "sha256").hexdigest(), sha256, path)
+    return path
+
+
+def verify_digest(sha256: str, expected: str, path: Path) -> None:
+    """Refuse a file whose digest is not that of the published one."""
+    if sha256 != expected:
+        raise InvalidInput(
+            f"The file {shown(path)} is not the published one: its SHA-256 is {sha256}, but should be {expected}."
+        )
