@@ -338,7 +338,8 @@ def scaled(function, factor, table):
     return inner
 table, other = np.zeros(20000), np.zeros(20000)
 other[10000] = 1.0  # where the printed form of the table has dots
-functions = [scaled(lambda x: x + 1, 2.0, table), scaled(lambda x: x + 2, 2.0, table), scaled(lambda x: x + 1, 2.0, other)]
+one, two = lambda x: x + 1, lambda x: x + 2
+functions = [scaled(one, 2.0, table), scaled(two, 2.0, table), scaled(one, 2.0, other)]
 print(*map(content_hash, functions))
 """
 
