@@ -50,6 +50,8 @@ def test_what_took_less_than_the_interval_is_not_written(tmp_path):
     assert not place.is_due and list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidInput, match="every"):
         Checkpoint(tmp_path / "place.npz", every=-1.0)
+    with pytest.raises(InvalidInput, match="must be the path of a file or folder, but is ''"):
+        Checkpoint("")
 
 
 def as_folder(path, content):

@@ -336,8 +336,10 @@ def scaled(function, factor, table):
     def inner(x, again=False):
         return inner(x) if again else factor * function(x) + table[0]
     return inner
-functions = [scaled(lambda x: x + 1, 2.0, np.arange(20000.0)), scaled(lambda x: x + 2, 2.0, np.arange(20000.0)),
-             scaled(lambda x: x + 1, 2.0, np.arange(20000.0) ** 2)]
+table, other = np.zeros(20000), np.zeros(20000)
+other[10000] = 1.0  # where the printed form of the table has dots
+one, two = lambda x: x + 1, lambda x: x + 2
+functions = [scaled(one, 2.0, table), scaled(two, 2.0, table), scaled(one, 2.0, other)]
 print(*map(content_hash, functions))
 """
 

@@ -20,17 +20,10 @@ import xarray as xr
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 
-KILLS = 100  # of all cases together, in the slow test
+KILLS = 100  # of all cases together, in the slow tests
 LIMIT = 300.0  # seconds for one process: a run that hangs after a kill is a failure
 
-ERF = """
-[problem]
-noise = 0.1
-target = {kind = "Committee", k = 1, activation = "erf"}
-student = {p = 2, activation = "erf"}
-inputs = {kind = "Gaussian", d = DIMENSION}
-"""
-SQUARES = """
+PROBLEM = """
 [problem]
 noise = 0.1
 target = {kind = "PhaseRetrieval"}
@@ -43,44 +36,46 @@ until = UNTIL
 save = "linear:9"
 replicas = REPLICAS
 seed = 3
-risk_threshold = 0.02
 descriptions = [DESCRIPTIONS]
 """
 
 
-def spec(problem, d, training, until, replicas, *descriptions):
+def spec(d, training, until, replicas, *descriptions):
     asked = RUN.replace("UNTIL", str(until)).replace("REPLICAS", str(replicas))
-    listed = ", ".join("{" + each + "}" for each in descriptions)
-    return problem.replace("DIMENSION", str(d)) + "[training]\n" + training + asked.replace("DESCRIPTIONS", listed)
+    listed = ", ".join("{" + description + "}" for description in descriptions)
+    return PROBLEM.replace("DIMENSION", str(d)) + "[training]\n" + training + asked.replace("DESCRIPTIONS", listed)
 
 
-NATIVE_OVERLAPS, OVERLAPS = 'kind = "OverlapSGD", backend = "native"', 'kind = "OverlapSGD", backend = "xla"'
-NATIVE_WEIGHTS, WEIGHTS = 'kind = "DirectSGD", backend = "native"', 'kind = "DirectSGD", backend = "xla"'
+OVERLAPS, NATIVE_OVERLAPS = (f'kind = "OverlapSGD", backend = "{backend}"' for backend in ("xla", "native"))
+WEIGHTS, NATIVE_WEIGHTS = (f'kind = "DirectSGD", backend = "{backend}"' for backend in ("xla", "native"))
 PHASES = """
-switches = [4.0, 6.0]
-phases = [{learning_rate = 2.0}, {learning_rate = 0.5}, {learning_rate = 1.0, layers = {kind = "Second", ratio = 0.5}}]
+switches = [2.0, 3.0]
+phases = [{learning_rate = 0.05}, {learning_rate = 0.02},
+          {learning_rate = 0.05, layers = {kind = "Second", ratio = 0.5}}]
 """
 SAME_SET = """
 switches = [60.0]
-phases = [{learning_rate = 0.2, momentum = 0.5, reuse = {kind = "Reused", alpha = 2.0}},
-          {learning_rate = 0.1, momentum = 0.5, reuse = {kind = "Reused", alpha = 2.0}}]
+phases = [{learning_rate = 0.02, momentum = 0.5, reuse = {kind = "Reused", alpha = 2.0}},
+          {learning_rate = 0.01, momentum = 0.5, reuse = {kind = "Reused", alpha = 2.0}}]
 """
-BOTH = 'learning_rate = 1.0\nmomentum = 0.3\nlayers = {kind = "Both", ratio = 0.5}\n'
-AGAIN = 'learning_rate = 0.5\nbatch_size = 4\nreuse = {kind = "Repeated", times = 2}\n'
+BOTH = 'learning_rate = 0.03\nmomentum = 0.3\nlayers = {kind = "Both", ratio = 0.5}\n'
+AGAIN = 'learning_rate = 0.02\nbatch_size = 4\nreuse = {kind = "Repeated", times = 2}\n'
 
-# A specification for `twolayer run`, or the arguments of `twolayer exit-time`.
+# A specification for `twolayer run`, or the arguments of `twolayer exit-time`. Each takes a few seconds.
 CASES = {
-    "overlaps": spec(ERF, 1000, BOTH, 1500.0, 16, NATIVE_OVERLAPS, OVERLAPS),
-    "weights": spec(ERF, 200, BOTH, 150.0, 16, NATIVE_WEIGHTS, WEIGHTS),
-    "paths": spec(SQUARES, 400, "learning_rate = 0.1\n", 40.0, 64, 'kind = "SDE", dt = 1e-5'),
-    "schedule": spec(ERF, 300, PHASES, 20.0, 12, NATIVE_OVERLAPS, WEIGHTS),
-    "schedule on a fixed set": spec(ERF, 60, SAME_SET, 120.0, 8, WEIGHTS),
-    "reused batches": spec(ERF, 100, AGAIN, 60.0, 8, OVERLAPS, WEIGHTS),
-    "exit time": ["--p", "2", "--d", "300000", "--replicas", "64"],
-    "exit time of weights": ["--d", "200", "--noise", "0.5", "--replicas", "64", "--by", "DirectSGD"],
-    "exit time of paths, scan": ["--scan", "d=1000,10000", "--replicas", "64", "--by", "SDE"],
+    "overlaps": spec(1000, BOTH, 2.0, 8, OVERLAPS),
+    "overlaps, native": spec(10_000, BOTH, 20.0, 64, NATIVE_OVERLAPS),
+    "weights": spec(200, BOTH, 5.0, 8, WEIGHTS),
+    "weights, native": spec(400, BOTH, 20.0, 16, NATIVE_WEIGHTS),
+    "paths": spec(400, "learning_rate = 0.05\n", 10.0, 64, 'kind = "SDE", dt = 2e-5'),
+    "schedule": spec(300, PHASES, 5.0, 8, OVERLAPS, WEIGHTS),
+    "schedule on a fixed set": spec(60, SAME_SET, 120.0, 8, WEIGHTS),
+    "repeated batches": spec(100, AGAIN, 10.0, 8, OVERLAPS, WEIGHTS),
+    "exit time": ["--p", "1", "--d", "100000", "--replicas", "64"],
+    "exit time of weights": ["--d", "200", "--noise", "0.5", "--replicas", "32", "--by", "DirectSGD"],
+    "exit times of paths": ["--scan", "d=1000,10000", "--replicas", "64", "--by", "SDE"],
 }
-DEFAULT = ("schedule", "exit time")
+DEFAULT = {"schedule": 2, "exit time": 1}  # kills
 
 
 class Ended(NamedTuple):
@@ -172,7 +167,7 @@ def references(tmp_path_factory):
 def killed_until_done(case, kills, generator, references, tmp_path):
     """Run a command with so many kills and then to its end; how many of them met it with a place on disk."""
     (printed, tree), seconds, cache = references(case)
-    line = CommandLine(case, tmp_path / case.replace(" ", "_").replace(",", ""), cache)
+    line = CommandLine(case, tmp_path / case.replace(" ", "_"), cache)
     done = with_place = 0
     while done < kills:
         at_place = generator.random() < 0.6
@@ -200,24 +195,24 @@ def compare(result, expected, case):
 
 @pytest.mark.parametrize("case", DEFAULT)
 def test_a_killed_command_goes_on_and_ends_with_the_same_numbers(case, references, tmp_path):
-    assert killed_until_done(case, 2, random.Random(f"15 {case}"), references, tmp_path) > 0
+    assert killed_until_done(case, DEFAULT[case], random.Random(f"15 {case}"), references, tmp_path) > 0
 
 
 @pytest.mark.slow
-def test_a_hundred_kills_change_no_bit(references, tmp_path):
-    counts = {case: KILLS // len(CASES) + (number < KILLS % len(CASES)) for number, case in enumerate(CASES)}
-    assert sum(counts.values()) == KILLS
-    with_place = {}
-    for case, kills in counts.items():
-        with_place[case] = killed_until_done(case, kills, random.Random(f"100 {case}"), references, tmp_path)
-        print(f"{case}: {kills} kills, {with_place[case]} with a place on disk")
-    assert min(with_place.values()) > 0 and sum(with_place.values()) > KILLS // 2
+@pytest.mark.parametrize("case", CASES)
+def test_a_hundred_kills_change_no_bit(case, references, tmp_path):
+    """All cases together are killed a hundred times; most of the kills must meet a place on disk."""
+    share, rest = divmod(KILLS, len(CASES))
+    kills = share + (list(CASES).index(case) < rest)
+    with_place = killed_until_done(case, kills, random.Random(f"100 {case}"), references, tmp_path)
+    print(f"{case}: {kills} kills, {with_place} with a place on disk")
+    assert with_place > kills // 3
 
 
 DAMAGES = {"empty": lambda content: b"", "truncated": lambda content: content[: len(content) // 2]}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", ["truncated", pytest.param("empty", marks=pytest.mark.slow)])
 def test_a_damaged_checkpoint_does_not_stop_the_command(damage, references, tmp_path):
     """It is set aside with one line on stderr, and the numbers are those of a run from the beginning."""
     (printed, tree), _, cache = references("schedule")

@@ -10,7 +10,7 @@ from twolayer.core import pace
 from twolayer.verbs import places
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(24), noise=0.1)
-FALLING = tl.Schedule([tl.SGD(0.2), tl.SGD(0.05), tl.SGD(0.1)], [2.0, 3.0])
+FALLING = tl.Schedule([tl.SGD(0.05), tl.SGD(0.02), tl.SGD(0.03)], [2.0, 3.0])
 SAME_SET = tl.Schedule(
     [tl.SGD(0.02, reuse=tl.Reused(2.0), momentum=0.5), tl.SGD(0.01, reuse=tl.Reused(2.0), momentum=0.5)], [2.0]
 )
@@ -19,7 +19,7 @@ CASES = {
     "schedule of OverlapSGD": (FALLING, BY_XLA),
     "schedule of DirectSGD": (FALLING, tl.DirectSGD()),
     "schedule on a fixed set": (SAME_SET, tl.DirectSGD()),
-    "paths": (tl.SGD(0.1), tl.SDE(dt=2.0**-10)),
+    "paths": (tl.SGD(0.05), tl.SDE(dt=2.0**-10)),
     "schedule of a theory": (FALLING, tl.SaadSolla()),
 }
 SLOW = ("schedule of a theory", "paths")
@@ -72,7 +72,7 @@ def test_finished_phases_are_not_run_again(tmp_path, monkeypatch):
     with pytest.raises(Died):
         tl.evolve(PROBLEM, FALLING, BY_XLA, progress=die_at(0.9), **ask)
     tl.evolve(PROBLEM, FALLING, BY_XLA, **ask)
-    assert runs == [(0.2, False), (0.05, False), (0.1, False), (0.1, True)]
+    assert runs == [(0.05, False), (0.02, False), (0.03, False), (0.03, True)]
 
 
 def test_a_comparison_keeps_finished_descriptions(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import CheckpointWarning
+from twolayer.core.errors import CheckpointWarning, InvalidInput
 from twolayer.core.fields import number
 from twolayer.core.files import remove_drafts, write_whole
 
@@ -45,6 +45,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path, every: float | int = EVERY, is_part: bool = False):
+        if not isinstance(path, str | Path) or not Path(path).name:
+            raise InvalidInput(f"Argument `checkpoint` must be the path of a file or folder, but is {path!r}.")
         self.path = Path(path)
         self.every = float(number("every", low=0.0)(every))
         self.is_part = is_part
