@@ -36,7 +36,8 @@ def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
 
     path = regular_file(Path(path), "result file")
     with parsing(path, fault="is not a readable result"):
-        h5py.File(path, "r").close()  # h5netcdf complains on stderr when it is given a file that is none of HDF5's
+        with h5py.File(path, "r") as file:
+            file.attrs.get("_nc3_strict")  # what h5netcdf reads first; where it cannot, it complains on stderr later
         with xr.open_datatree(path, engine="h5netcdf") as tree:
             need = sum(x.nbytes for node in tree.subtree for x in node.variables.values())
             check_room(need, f"The result {shown(path)}")
