@@ -24,6 +24,11 @@ hypothesis.settings.load_profile("fixed")
 Z_LIMIT = 5.0  # two-sided false-alarm rate 6e-7 for one normal score; with fixed seeds a pass stays a pass
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--all``: every case of the fuzz suite, 20,000, in place of those that take a minute."""
+    parser.addoption("--all", action="store_true", default=False, help="all cases of the fuzz suite")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def drop_compiled_programs() -> Iterator[None]:
     """Forget compiled programs after each file.

@@ -9,6 +9,7 @@ from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Every
 
 # What a scan may change, and how its values are read.
 SCANNED: dict[str, Any] = {"d": int, "p": int, "learning-rate": str, "threshold": float}
+MAX_SCANNED = 1000
 LABELS = {"annealed": "annealed", "quenched": "quenched", "ode": "ODE", "ode_at_finite_d": "ODE, SGD noise"}
 
 if TYPE_CHECKING:
@@ -129,11 +130,11 @@ def _settings(
         raise InvalidInput("Option `--scan` is for phase retrieval; for a specification call `exit_time` in Python.")
     name, _, listed = scan.partition("=")
     values = [value for value in listed.split(",") if value]
-    if name not in SCANNED or len(values) < 2 or len(set(values)) < len(values):
+    if name not in SCANNED or not 2 <= len(values) <= MAX_SCANNED or len(set(values)) < len(values):
         allowed = ", ".join(SCANNED)
         raise InvalidInput(
-            f"Option `--scan` must be one of {allowed} with two or more different values, as in d=100,1000, but is "
-            f"{shown(scan)}."
+            f"Option `--scan` must be one of {allowed} with 2 to {MAX_SCANNED} different values, as in d=100,1000, but "
+            f"is {shown(scan)}."
         )
     settings: list[tuple[Problem, SGD, float]] = []
     for value in values:

@@ -184,9 +184,13 @@ def _sphere(n: int, d: int, share: float, seed: list[int]) -> "Samples":
     import numpy as np
 
     from twolayer.core.fields import count
+    from twolayer.core.memory import check_size
     from twolayer.data import load_samples
+    from twolayer.data.arrays import BYTES_OF_A_NUMBER
 
-    X = np.random.default_rng(seed).standard_normal((count("n")(n), count("d")(d)))
+    n, d = count("n")(n), count("d")(d)
+    check_size("n" if n >= d else "d", max(n, d), lambda size: BYTES_OF_A_NUMBER * size * min(n, d), "the inputs")
+    X = np.random.default_rng(seed).standard_normal((n, d))
     return load_samples((X, np.where(X[:, 0] >= 0.0, 1.0, -1.0)), random_labels=share, seed=seed[0])
 
 

@@ -32,8 +32,9 @@ def check_size(name: str, size: int, need: Callable[[int], float | int], what: s
     """Refuse a size whose memory is not there, and say the largest one that fits."""
     there = available_memory()
     if need(size) > there:
+        most = largest(need, size, there)
         raise InvalidInput(
-            f"Argument `{name}` must be at most {largest(need, size, there)} here: {what} at {name} = {size} needs "
+            f"Argument `{name}` must be at most {most} here: at {name} = {size}, {what} would take "
             f"{in_words(need(size))} of memory, but {in_words(there)} are there."
         )
 

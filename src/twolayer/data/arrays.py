@@ -37,7 +37,7 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
     known = archive.namelist()
     member = archive.getinfo(name + ".npy" if name + ".npy" in known else name)
     with archive.open(member) as file:
-        dtype, shape, is_fortran, header = _read_header(file)
+        dtype, shape, is_fortran, header = _read_header(file)  # pyright: ignore[reportArgumentType]
         what = f"The array `{name}` of {shown(path)}"
         if dtype.kind not in "biuf":
             raise InvalidInput(f"{what} must hold numbers, but holds values of type {shown(str(dtype))}.")

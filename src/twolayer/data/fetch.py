@@ -54,6 +54,7 @@ def fetch(file: RemoteFile, folder: Path) -> None:
 def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
     """What a server sends, in blocks, until one byte more than it should have: it may go on without end."""
     from http.client import HTTPException
+    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     left = file.size + 1
@@ -63,6 +64,8 @@ def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
                 left -= len(block)
                 yield block
     except (OSError, HTTPException, ValueError) as error:
+        if isinstance(error, HTTPError):
+            error.close()  # the answer of the server, which nobody reads
         raise InvalidInput(
             f"The file {shown(file.name)} could not be fetched from {file.address} ({first_line(error)}): put it into "
             f"{shown(folder)}."

@@ -31,13 +31,17 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
 @takes_these
 def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
     """Read a result written by `save`."""
+    import h5py
     import xarray as xr
 
     path = regular_file(Path(path), "result file")
-    # A damaged file fails in many ways inside the library that reads it.
-    with parsing(path, fault="is not a readable result"), xr.open_datatree(path, engine="h5netcdf") as tree:
-        check_room(sum(x.nbytes for node in tree.subtree for x in node.variables.values()), f"The result {shown(path)}")
-        loaded = tree.load()
+    with parsing(path, fault="is not a readable result"):
+        with h5py.File(path, "r") as file:
+            file.attrs.get("_nc3_strict")  # what h5netcdf reads first; where it cannot, it complains on stderr later
+        with xr.open_datatree(path, engine="h5netcdf") as tree:
+            need = sum(x.nbytes for node in tree.subtree for x in node.variables.values())
+            check_room(need, f"The result {shown(path)}")
+            loaded = tree.load()
         result: Any = loaded if loaded.children else loaded.to_dataset()
         for dataset in _datasets(result):
             validate(dataset)

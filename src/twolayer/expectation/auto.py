@@ -1,5 +1,6 @@
 """The choice of engines: made for each moment, before anything is compiled, with every refusal recorded."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import number, static
+from twolayer.core.memory import check_size
 from twolayer.core.registry import register
 from twolayer.expectation.base import AbstractEngine
 from twolayer.expectation.closed.polynomial import PolynomialTables
@@ -161,6 +163,9 @@ class Auto(eqx.Module):
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
         """The engines for the wanted moments, built for the problem."""
         assigned, refusals = self.assign(problem, wanted)
+        for moment, name in assigned.items():
+            need = partial(ENGINES[name].room, problem, moment, self.rtol)
+            check_size("p", problem.p, need, f"the moment `{moment}` by {name}")
         names = tuple(dict.fromkeys(assigned.values()))
         engines = tuple(ENGINES[name].build(problem, self.rtol) for name in names)
         serves = tuple(tuple(moment for moment in wanted if assigned[moment] == name) for name in names)

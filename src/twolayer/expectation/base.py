@@ -55,6 +55,11 @@ class AbstractEngine(eqx.Module):
     def build(cls, problem: Problem, rtol: float) -> "AbstractEngine":
         """The engine with its tables made for the problem, sized for the relative accuracy asked for."""
 
+    @classmethod
+    def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
+        """About how many bytes a moment takes on the way with a student of width p, where that may be much."""
+        return 0.0
+
     @abc.abstractmethod
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         """The wanted moments at the overlaps, by this variant."""

@@ -18,6 +18,7 @@ from twolayer.expectation.closed.thresholds import (
     Thresholds,
     UnitList,
     mixture,
+    room_for,
     terms_for,
     thresholds,
     unit_list,
@@ -56,6 +57,12 @@ class Tilted(AbstractRule):
         if moment == "covariance":
             return Suits(False, "no closed form for four displacements")
         return suits_smooth_target(problem)
+
+    @classmethod
+    def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
+        terms = terms_for(rtol)
+        rows = p * len(mixture(problem.student.activation, terms, terms).weights)
+        return room_for(moment, rows, rows, 0.5)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Tilted":

@@ -139,10 +139,8 @@ def _constant(node: ast.expr) -> float:
     except (ArithmeticError, ValueError):  # a division by zero, a power beyond all floats
         result = math.inf
     if not abs(result) <= MAX_VALUE:
-        raise InvalidInput(
-            f"The part {shown(ast.unparse(node))} of a formula must be a real number of at most {MAX_VALUE:g}, but is "
-            "none."
-        )
+        part = shown(ast.unparse(node))
+        raise InvalidInput(f"The part {part} of a formula must be a finite real number of at most {MAX_VALUE:g}.")
     return result
 
 

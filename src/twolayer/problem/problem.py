@@ -10,6 +10,7 @@ from jaxtyping import Array, Key
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.fields import instance, is_traced, leaf, number
+from twolayer.core.memory import check_size
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
 from twolayer.problem.inputs import AbstractInputs, Samples
@@ -18,6 +19,9 @@ from twolayer.problem.overlaps import Overlaps
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
 from twolayer.problem.student import Student
 from twolayer.problem.targets import AbstractTarget, Labels, check_covariance
+
+# Overlap matrices that are held at once while a start is drawn and checked.
+MATRICES = 4
 
 
 def _as_target(value: Any) -> Any:
@@ -58,6 +62,9 @@ class Problem(eqx.Module):
             raise InvalidInput(
                 f"Argument `d` must exceed the number of target directions k = {self.k}, but is {self.d}."
             )
+        # Everything about a problem begins with the covariance of all its fields.
+        name, size, other = ("p", self.p, self.k) if self.p >= self.k else ("k", self.k, self.p)
+        check_size(name, size, lambda n: 8 * MATRICES * (n + other) ** 2, "the overlap matrix of all fields")
         if isinstance(self.start, GivenOverlaps) and self.start.P is not None and not is_traced(self.start.P):
             check_covariance("P", self.start.P, self.k)
             own = getattr(self.target, "P", None)

@@ -30,7 +30,7 @@ class Reused(AbstractReuse):
     On `Samples` the set is the data set itself, whatever alpha says. Mini-batches are drawn with replacement.
     """
 
-    alpha: float = static(number("alpha", above=0.0))
+    alpha: float = static(number("alpha", above=0.0, high=1e9))
 
 
 @register

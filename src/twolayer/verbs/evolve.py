@@ -14,6 +14,7 @@ from jaxtyping import Array, Key
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, shown, takes_these
 from twolayer.core.fields import as_data, count, flag, instance, number
+from twolayer.core.memory import available_memory, in_words
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.data import attributes, to_dataset
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 MAX_STEPS = 10**12
+# How often the overlaps of a result are held: as they are made, blanked where runs diverged, and labelled.
+COPIES = 4
 
 
 class Interrupted(KeyboardInterrupt):
@@ -141,6 +144,9 @@ def make_plan(
         raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
     save_steps = np.unique(clock.steps(save_times(save, until, float(clock.time_per_step))))
     asked = save if isinstance(save, str) else [float(time) for time in save] if np.ndim(save) else int(save)
+    check_starts(problem, replicas)
+    if problem.has_random_start:  # without one there may be a single replica, which the description decides
+        check_record(problem, replicas, len(save_steps))
     keys = _replica_keys(seed, replicas)
     starts = _draw(as_data(problem), keys)
     if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
@@ -149,6 +155,30 @@ def make_plan(
     told |= {"overlap_threshold": overlap_threshold, "stop_at_threshold": stop_at_threshold}
     times = clock.time(save_steps)
     return Plan(starts, keys, save_steps, times, each_threshold, overlap_threshold, stops, at_any), told
+
+
+def check_starts(problem: Problem, replicas: int) -> None:
+    """Refuse more starts than fit the memory."""
+    width = problem.p + problem.k
+    need = 8 * COPIES * width * (width + 1)
+    fitting = int(available_memory() // need)
+    if replicas > fitting:
+        raise InvalidInput(
+            f"Argument `replicas` must be at most {fitting} at p = {problem.p} and k = {problem.k} here: {replicas} "
+            f"starts need {in_words(need * replicas)} of memory, but {in_words(available_memory())} are there."
+        )
+
+
+def check_record(problem: Problem, replicas: int, points: int) -> None:
+    """Refuse a result that does not fit the memory: all overlaps of every replica at every save point."""
+    p, k = problem.p, problem.k
+    need = 8 * COPIES * replicas * (p * (p + k + 1) + k + 8)
+    fitting = int(available_memory() // need)
+    if points > fitting:
+        raise InvalidInput(
+            f"Argument `save` must be at most {fitting} points for {replicas} replicas at p = {p} and k = {k} here: "
+            f"{points} of them need {in_words(need * points)} of memory, but {in_words(available_memory())} are there."
+        )
 
 
 def _risk_thresholds(asked: Any, replicas: int) -> tuple[Any, np.ndarray | None]:
@@ -217,6 +247,7 @@ def run(
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
     if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
+    check_record(problem, plan.replicas, len(plan.steps))
     place = open_place(checkpoint, problem, training, description, plan)
     plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
     if place is not None and place.result is not None:

@@ -106,10 +106,10 @@ def exit_time(
     replicas = count("replicas", low=0, high=10**7)(replicas)
     starts = count("starts", high=10**6)(starts)
     until = number("until", above=0.0, optional=True)(until)
-    description = OverlapSGD() if description is None else description
-    description = instance("description", AbstractDescription, "a description such as OverlapSGD()")(description)
+    check = instance("description", AbstractDescription, "a description such as OverlapSGD()")
+    account: AbstractDescription = OverlapSGD() if description is None else check(description)
     if replicas:
-        description.require(problem, training)
+        account.require(problem, training)
     tell = progress or (lambda name, fraction: None)
     is_known = phase_retrieval.applies(problem, training).ok
     if is_known:
@@ -133,7 +133,7 @@ def exit_time(
             ode_at_finite_d=None if change is None or ode is None else _shifted(ode, change),
             ode_sample=sample,
             measured=None,
-            measured_by=type(description).__name__,
+            measured_by=type(account).__name__,
             notes=tuple(notes),
         )
         if not replicas:
@@ -142,7 +142,7 @@ def exit_time(
         longest = PATIENCE * usual if until is None else until
         try:
             place = Checkpoint.of(checkpoint)
-            measured = _measure(problem, training, description, drawn.first(replicas), usual, longest, tell, place)
+            measured = _measure(problem, training, account, drawn.first(replicas), usual, longest, tell, place)
         except KeyboardInterrupt:
             raise Interrupted(result) from None
     missing = replicas - measured.exited.size

@@ -156,6 +156,16 @@ def mixture(activation: AbstractActivation, terms: int, size: int) -> Thresholds
     return units if units.is_exact else units.padded(size)
 
 
+def room_for(moment: str, rows: int, others: int, nodes: float) -> float:
+    """Bytes for an average over so many thresholds of the student and of everybody: those of all its arrays at once.
+
+    Two slopes and two units are four thresholds; a relu takes a rule with ``nodes`` points for them besides.
+    """
+    if moment == "phi_hd":
+        return 8.0 * nodes * (rows * others) ** 2
+    return 8.0 * 4.0 * (rows if moment == "v" else 1) * others**2
+
+
 class UnitList(NamedTuple):
     """Units written out as single thresholds: one row for each term of each unit."""
 

@@ -31,6 +31,7 @@ from twolayer.expectation.closed.thresholds import (
     Thresholds,
     UnitList,
     mixture,
+    room_for,
     terms_for,
     thresholds,
     unit_list,
@@ -301,6 +302,15 @@ class ThresholdUnits(AbstractRule):
         if moment == "covariance":
             return Suits(False, "no closed form for four displacements")
         return Suits(True)
+
+    @classmethod
+    def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
+        assert problem.target.units is not None
+        terms = terms_for(rtol)
+        kinds = [mixture(x, terms, terms) for x in (problem.student.activation, problem.target.units.activation)]
+        rows = p * len(kinds[0].weights)
+        nodes = NODES if any(unit.is_relu for unit in kinds) else 0.5
+        return room_for(moment, rows, rows + problem.k * len(kinds[1].weights), nodes)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "ThresholdUnits":
