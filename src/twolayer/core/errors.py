@@ -27,6 +27,10 @@ class ComputationFailed(TwolayerError, RuntimeError):
         self.result = result
 
 
+class Caution(UserWarning):
+    """What was asked can be done, but its answer may say little, or take long."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """The end of an error sentence for an unknown name: the nearest allowed one, or all of them."""
     allowed = sorted(allowed)

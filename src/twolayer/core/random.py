@@ -42,7 +42,7 @@ def seed_key(seed: int) -> Key[Array, ""]:
     ``jax_random_seed_offset``.
     """
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:

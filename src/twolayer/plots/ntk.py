@@ -40,9 +40,10 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
     Returns
     -------
     A figure of two journal columns. Left: the loss :math:`\|y - u(k)\|^2 / n` of the network, where one was trained
-    (lines), and as predicted from the spectrum alone (dashes), for given and random labels. Right: the squared projections of both on the
-    eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free
-    result the part of the labels at eigenvalues below a given one, and the part of the eigenvalues.
+    (lines), and as predicted from the spectrum alone (dashes), for given and random labels. Right: the squared
+    projections of both on the eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues
+    themselves; of a matrix-free result the part of the labels at eigenvalues below a given one, and the part of the
+    eigenvalues.
     """
     _check(result)
     with style():

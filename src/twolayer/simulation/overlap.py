@@ -117,8 +117,8 @@ def absorbed(
     """
     n = L.shape[0]
     if n == 1:
-        along, across = L[0, 0] + c[0] * g[0], rest * c[0]
-        return jnp.sqrt(along * along + across * across)[None, None]
+        first, second = L[0, 0] + c[0] * g[0], rest * c[0]
+        return jnp.sqrt(first * first + second * second)[None, None]
     place = np.arange(n)
     tails = jax.lax.cumsum(jnp.concatenate([g * g, (rest * rest)[None]]), reverse=True)
     inverse = jax.lax.rsqrt(tails)

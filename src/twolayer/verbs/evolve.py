@@ -21,6 +21,7 @@ from twolayer.data import attributes, to_dataset
 from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
+from twolayer.verbs import cautions
 from twolayer.verbs.phases import Training, follow, require
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def evolve(
 
     Returns
     -------
-    A labelled dataset with dimensions replica, time, i, j, r, s.
+    A labelled dataset with dimensions replica, time, i, j, r, s. What speaks against trusting it (a limit of small
+    steps that are not small, few steps, a numerical error above 1%) stands in the attribute ``cautions`` and is warned
+    of (`Caution`), as is a run that takes longer than a minute.
     """
     with double():
         plan, told = make_plan(
@@ -218,13 +221,21 @@ def run(
     if checkpoint is not None:
         spec = {"problem": problem, "training": training, "description": description} | told
         place = Checkpoint(checkpoint, f"{content_hash(spec)} on {jax.default_backend()}")
-    plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
+    name = type(description).__name__
+    warned = cautions.of_limit(name, applies.exactness, problem, training, int(plan.steps[-1]))
+    cautions.tell(warned)
+    plan = dataclasses.replace(plan, progress=cautions.Forecast(description, progress), checkpoint=place)
     record: Record = follow(description, problem, training, plan)
     if place is not None and not record.interrupted:
         place.remove()
     samples = training.clock(problem).samples(plan.steps)
     labels = attributes(problem, training, description, applies, record, told)
-    return to_dataset(record, plan, samples, float(problem.noise), labels), record.interrupted
+    dataset = to_dataset(record, plan, samples, float(problem.noise), labels)
+    found = cautions.of_result(name, dataset)
+    cautions.tell(found)
+    if warned or found:
+        dataset.attrs["cautions"] = "\n".join([*warned, *found])
+    return dataset, record.interrupted
 
 
 def first_replica(plan: Plan) -> Plan:
