@@ -58,7 +58,7 @@ class Status(enum.IntEnum):
         """The status in words."""
         return {
             Status.DONE: "done",
-            Status.DIVERGED: "diverged: the weights grew without bound",
+            Status.DIVERGED: "diverged: the weights grew without bound, or a number is not finite",
             Status.UNFINISHED: "unfinished: it stopped before its end",
             Status.STOPPED: "stopped, as asked, when it had crossed its thresholds",
         }[self]
@@ -161,6 +161,27 @@ def is_alive(Q: np.ndarray, a: np.ndarray, limit: float) -> np.ndarray:
 def blanked(lost: np.ndarray, x: np.ndarray) -> np.ndarray:
     """The array with NaN at the lost points (replicas, times)."""
     return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
+
+
+# What a saved row consists of, along (replicas, times, ...).
+ROW = ("Q", "M", "a", "excess_risk", "risk_error", "overlap_error")
+
+
+def with_finite_rows(record: Record) -> Record:
+    """The record in which a replica that is done has finite numbers alone.
+
+    Where a saved row holds NaN or infinity although the description calls the replica done, it counts as diverged, and
+    that row and all after it are missing.
+    """
+    rows = {name: np.asarray(getattr(record, name), dtype=np.float64) for name in ROW}
+    finite = [np.isfinite(x).reshape(*x.shape[:2], -1).all(axis=2) for x in rows.values()]
+    status = np.asarray(record.status)
+    is_done = status == Status.DONE
+    lost = ~np.logical_and.accumulate(np.all(finite, axis=0), axis=1) & is_done[:, None]
+    if not lost.any():
+        return record
+    status = np.where(lost.any(axis=1), np.asarray(Status.DIVERGED, status.dtype), status)
+    return record._replace(status=status, **{name: blanked(lost, x) for name, x in rows.items()})
 
 
 def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
 """The report of a comparison: one folder with numbers, pictures, the specification and half a page of words."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> di
 
     Returns
     -------
-    The summary, as written to ``summary.json``: ``verdict`` (words), ``outcome`` (one word), ``judge``,
-    ``descriptions`` (one table each), ``files`` (names in the folder, in the order of writing) and ``folder``. Numbers
-    that do not exist are None.
+    The summary, as written to ``summary.json``: ``verdict`` (words), ``outcome`` (one word), ``judge``, ``cautions``
+    (sentences), ``descriptions`` (one table each), ``files`` (names in the folder, in the order of writing) and
+    ``folder``. Numbers that do not exist are None.
     """
     datasets = {name: child.to_dataset() for name, child in tree.children.items()}
     if not datasets:
@@ -48,6 +49,7 @@ def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> di
         "verdict": tree.attrs["verdict"],
         "outcome": tree.attrs["outcome"],
         "judge": tree.attrs["judge"],
+        "cautions": _cautions(datasets.values()),
         "descriptions": [_describe(name, dataset) for name, dataset in datasets.items()],
         "files": [path.name for path in files] + ["report.md", "summary.json"],
         "folder": str(folder),
@@ -81,6 +83,12 @@ def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:
     }
 
 
+def _cautions(datasets: Iterable["xr.Dataset"]) -> list[str]:
+    """What speaks against trusting a result, each sentence once; results of older versions say nothing of it."""
+    sentences = [line for dataset in datasets for line in dataset.attrs.get("cautions", "").splitlines()]
+    return list(dict.fromkeys(sentences))
+
+
 def _number(value: Any) -> float | None:
     """A number that JSON can hold, or None."""
     return float(value) if np.isfinite(value) else None
@@ -99,6 +107,7 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
         "",
         summary["verdict"],
         "",
+        *(line for sentence in summary["cautions"] for line in (f"Caution: {sentence}", "")),
         "![excess risk against time](risk.png)",
         "",
         "![overlaps against time](overlaps.png)",

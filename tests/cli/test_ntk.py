@@ -22,6 +22,15 @@ def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
     assert sorted(path.name for path in folder.iterdir()) == names == sorted(answer["files"])
 
 
+def test_test_errors_of_real_labels(capsys):
+    arguments = ["ntk", "sphere", "--n", "60", "--d", "6", "--steps", "10", "--target", "z1 + z1*z2", "--test", "40"]
+    assert main([*arguments, "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)["test"]
+    assert answer["n"] == 40 and answer["kernel"]["mean_square"] > 0 and answer["kernel"]["wrong_share"] is None
+    assert answer["network"] is None and "test error, n = 40" in err
+
+
 def test_matrix_free(capsys):
     arguments = ["ntk", "sphere", "--n", "80", "--d", "6", "--steps", "10", "--json", "--quiet"]
     answers = []

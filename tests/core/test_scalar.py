@@ -24,3 +24,28 @@ def test_padding_and_what_constants_make_of_it():
         np.testing.assert_array_equal(row, expected)
     with pytest.raises(Unsupported, match="pad"):
         scalarize(lambda x: jax.lax.pad(x, jnp.asarray(0.0, x.dtype), [(-1, 0, 0)]), x[0])
+
+
+def test_loops_of_known_length_are_written_out():
+    """A loop over rows, forward or backward, with its index; sums along an axis; what the index decides folds away."""
+
+    def function(A, x):
+        def body(total, at):
+            row, column = at
+            kept = jnp.where(jnp.arange(3) >= row, column, 0.0)
+            return total + kept * x[row], total[row] * kept
+
+        forward = jax.lax.scan(body, x, (jnp.arange(3), A))
+        backward = jax.lax.scan(body, x, (jnp.arange(3), A), reverse=True)
+        sums = [jax.lax.cumsum(A, axis=axis, reverse=back) for axis in (0, 1) for back in (True, False)]
+        return forward, backward, sums, jax.lax.scan(lambda total, y: (total + y, total), x[0], x)
+
+    rng = np.random.default_rng(1)
+    A, x = rng.standard_normal((3, 3)), rng.standard_normal(3)
+    program = scalarize(function, A, x)
+    result = np.array([np.asarray(v) for v in program.run([jnp.asarray(v) for v in (*A.ravel(), *x)])])
+    expected = [np.ravel(leaf) for leaf in jax.tree.leaves(function(jnp.asarray(A), jnp.asarray(x)))]
+    np.testing.assert_allclose(result, np.concatenate(expected), rtol=1e-14)
+    assert {op.primitive.name for op in program.ops} == {"add", "mul"}
+    with pytest.raises(Unsupported, match="slice at indices"):
+        scalarize(lambda i, x: jax.lax.dynamic_slice(x, (i,), (1,)), jnp.asarray(1), x)

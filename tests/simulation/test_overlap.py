@@ -95,7 +95,7 @@ def test_chi_of_many_degrees_is_nearly_normal(degrees):
     assert np.max(np.abs(u - z - first)) < 20.0 / D + 2e-8
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 2, 5, 12])
 def test_a_sample_is_absorbed_into_the_triangular_factor(n):
     rng = np.random.default_rng(n)
     for rest in (1.7, 1e-9):
@@ -106,6 +106,34 @@ def test_a_sample_is_absorbed_into_the_triangular_factor(n):
             np.testing.assert_allclose(np.triu(factor, 1), 0.0, atol=1e-14)
     zero = overlap.absorbed(jnp.zeros((n, n)), jnp.zeros(n), jnp.asarray(g), jnp.asarray(1.0))
     assert np.all(np.asarray(zero) == 0.0)
+
+
+def equations(jaxpr):
+    """How many operations the compiler is given, those inside of loops and calls included."""
+    inner = [getattr(value, "jaxpr", value) for equation in jaxpr.eqns for value in equation.params.values()]
+    return len(jaxpr.eqns) + sum(equations(each) for each in inner if hasattr(each, "eqns"))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"momentum": 0.5}, {"batch_size": 100}, {"batch_size": 2}, {"reuse": tl.Repeated(2)}], ids=str
+)
+def test_the_program_of_a_step_does_not_grow_with_the_width(options):
+    """Compiling takes as long for a hundred units as for ten; written out, it would take minutes."""
+    sizes = []
+    for p in (10, 100):
+        problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(p, "erf"), tl.Gaussian(1000), noise=0.1)
+        problem, training = as_data((problem, tl.SGD(1.0, **options)))
+        made = overlap.setting(problem, training)
+        rows = 2 * p if training.has_momentum else p
+        state = overlap.State(jnp.zeros((3, rows, 2)), jnp.zeros((3, rows, made.outside)), jnp.zeros((3, p)))
+        words, crossing = jnp.zeros((3, 2), jnp.uint32), jnp.zeros((3, 1))
+        run = drivers.Run(state, jnp.ones((3, p)), jnp.zeros((3, 2)), words, crossing)
+        watch = drivers.Watch(None, True)
+        advance = jax.make_jaxpr(lambda run, made=made, watch=watch: drivers.advance_xla(made, watch, run, 0, 5))
+        sizes.append(equations(advance(run._replace(crossing=jnp.zeros((3, watch.size(made))))).jaxpr))
+        begin = jax.make_jaxpr(lambda L: overlap.lower(L))
+        sizes[-1] += equations(begin(state.L[0]).jaxpr)
+    assert sizes[1] <= sizes[0]
 
 
 FUNCTIONS = {

@@ -60,6 +60,53 @@ def test_measure_follows_the_test_error(result):
     assert result.rank_correlation >= 0.9
 
 
+def waves(n, seed):
+    """Samples with real labels of any size."""
+    X = unit(n, 6, seed)
+    return tl.Samples(X, 3.0 * X[:, 0] + np.cos(2.0 * X[:, 1]))
+
+
+def test_real_labels_use_the_test_set():
+    samples, test = waves(150, 0), waves(80, 1)
+    result = tl.ntk(samples, test=test, width=2048, steps=200)
+    # By an independent route: gradient descent on the outputs with the Gram matrix of both sets.
+    H, K = tl.kernel.gram(samples.X), tl.kernel.gram(test.X, others=samples.X)
+    u, v = np.zeros(150), np.zeros(80)
+    for _ in range(200):
+        u, v = u - result.eta * H @ (u - samples.y), v - result.eta * K @ (u - samples.y)
+    kernel = result.test.kernel
+    assert kernel.mean_square == pytest.approx(np.mean((v - test.y) ** 2), rel=1e-6)
+    assert kernel.mean_absolute == pytest.approx(np.mean(np.abs(v - test.y)), rel=1e-6)
+    assert kernel.wrong_share is None and result.test.n == 80
+    run = train(samples.X, samples.y, width=2048, eta=result.eta, steps=200, others=test.X)
+    network = result.test.network
+    assert network.mean_square == pytest.approx(np.mean((run.other_outputs - test.y) ** 2), rel=1e-9)
+    # Both have learned, and a wide network is near the kernel's prediction.
+    assert abs(network.mean_square - kernel.mean_square) < kernel.mean_square < 0.01 * np.var(test.y)
+    words = str(result)
+    assert "test error, n = 80" in words and f"{kernel.mean_square:.4g}" in words
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))["test"]
+    assert data["kernel"]["mean_square"] == kernel.mean_square and data["network"]["wrong_share"] is None
+
+
+def test_signs_keep_their_error_beside(result):
+    assert result.test.kernel.wrong_share == result.shares[0].kernel_error  # a share of zero is the labels given
+    assert result.test.network.wrong_share == result.shares[0].test_error
+    assert tl.ntk(halves(30), steps=5).test is None
+
+
+def test_a_target_labels_the_test_samples_too():
+    X, T = unit(40, 6, 0), unit(30, 6, 1)
+    target = quadratic(np.diag([1.0, -0.5, 0.0, 0.0, 0.0, 0.0]))
+    nothing = [tl.Samples(x, np.zeros(len(x))) for x in (X, T)]
+    for method in ("exact", "free"):
+        result = tl.ntk(nothing[0], test=nothing[1], target=target, steps=50, method=method)
+        expected = tl.ntk(tl.Samples(X, target(X)), test=tl.Samples(T, target(T)), steps=50).test.kernel
+        assert result.test.kernel.mean_square == pytest.approx(expected.mean_square, rel=1e-6)
+    with pytest.raises(tl.InvalidInput, match="`test` must have inputs of 6 dimensions"):
+        tl.ntk(nothing[0], test=halves(10, d=5))
+
+
 def test_words_and_plain_data(result):
     data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert {"n", "lambda_min", "complexity", "eigenvalues"} <= set(data)
@@ -75,7 +122,12 @@ def test_figures_show_what_there_is(result):
     ax, other = complexity_sweep(result).axes
     assert len(ax.lines) == 1 and len(other.lines) == 2
     bare = tl.ntk(halves(30), steps=5)
-    assert len(lazy_training(bare).axes[0].lines) == 4
+    figure = lazy_training(bare)
+    # Nothing was trained: one line for each set of labels, and each is called a prediction.
+    assert len(figure.axes[0].lines) == 2
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sum("predicted" in word for word in words) == 2 and not any("units" in word for word in words)
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), bare.curves[0].predicted ** 2 / 30)
     with pytest.raises(tl.InvalidInput, match="shares"):
         complexity_sweep(bare)
 

@@ -1,10 +1,11 @@
 """What a command gives back, and how it is told: words, one JSON object, and the exit status."""
 
+import contextlib
 import functools
 import json
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -71,7 +72,8 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     def wrapped(*args: Any, **kwargs: Any) -> None:
         as_json, quiet = kwargs["as_json"], kwargs["quiet"]
         try:
-            answer = _call(command, *args, **kwargs)
+            with telling_cautions(quiet):
+                answer = _call(command, *args, **kwargs)
         except Failure as failure:
             raise typer.Exit(tell(failure, as_json)) from None
         if not quiet:
@@ -82,6 +84,26 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
             raise typer.Exit(answer.status)
 
     return wrapped
+
+
+@contextlib.contextmanager
+def telling_cautions(quiet: bool) -> Iterator[None]:
+    """Tell cautions on stderr as they come, one line each and each of them once; nothing when quiet."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        sentence = str(message)
+        if not sentence.startswith("Caution: "):  # by its words, so that help need not import the package's class
+            others(message, category, *where, **more)
+        elif not quiet and sentence not in told:
+            told.add(sentence)
+            print(f"twolayer: {sentence}", file=sys.stderr)
+
+    told: set[str] = set()
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+        warnings.filterwarnings("always", message="Caution")
+        warnings.showwarning = show
+        yield
 
 
 def _call(command: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:

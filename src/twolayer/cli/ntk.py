@@ -58,7 +58,15 @@ def ntk(
     shares: Annotated[
         int, typer.Option("--shares", metavar="N", help="Shares of random labels, 0 to 1, to compare with test errors.")
     ] = 0,
-    test: Annotated[int, typer.Option("--test", metavar="N", help="Test samples for --shares.")] = 1000,
+    test: Annotated[
+        int | None,
+        typer.Option(
+            "--test",
+            metavar="N",
+            help="Test samples on which errors are measured; none when left out, but 1000 with --shares.",
+            show_default=False,
+        ),
+    ] = None,
     single: Annotated[
         bool, typer.Option("--single", help="Network and matrix-free products in single precision.")
     ] = False,
@@ -102,7 +110,9 @@ def ntk(
     given: dict[str, Any] = {"classes": _classes(classes), "data_dir": data_dir, "download": download}
     samples = _training(source, n, d, random_labels, seed, target is not None, given)
     bounded = None if target is None else from_expression(target, np.eye(_fields(target, samples.d), samples.d))
-    held = None if not shares else _test(source, count("test")(test), d, seed, given)
+    if shares and test is None:
+        test = 1000
+    held = None if test is None else _test(source, count("test")(test), d, seed, given)
     if out is not None:
         check_writable(out)
     with progress_bar(quiet) as progress:

@@ -45,15 +45,6 @@ def philox(key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[An
     return c0, c1, c2, c3
 
 
-def words(key: tuple[Any, Any], number: int, sample: Any, step: Any) -> list[Any]:
-    """So many random words for one sample of one step; ``step`` is a pair of words (low, high)."""
-    found: list[Any] = []
-    for block in range(-(-number // 4)):
-        first = jnp.zeros_like(sample) + np.uint32(block)
-        found += philox(key, (first, sample, step[0], step[1]))
-    return found[:number]
-
-
 def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
     value = jnp.zeros_like(x) + np.float32(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -84,10 +75,11 @@ def normal_pair(radius: Any, angle: Any) -> tuple[Any, Any]:
     return length * sine, length * jnp.where((angle & np.uint32(1)) == np.uint32(1), -cosine, cosine)
 
 
-def normals(key: tuple[Any, Any], number: int, sample: Any, step: Any) -> list[Any]:
-    """So many standard normal numbers for one sample of one step."""
-    found = words(key, number + number % 2, sample, step)
-    return [x for pair in zip(found[::2], found[1::2], strict=True) for x in normal_pair(*pair)][:number]
+def normals(key: tuple[Any, Any], number: int, sample: Any, step: tuple[Any, Any]) -> Float[Array, " number"]:
+    """So many standard normal numbers for one sample of one step; ``step`` is a pair of words (low, high)."""
+    block = jnp.arange(four_of(number), dtype=jnp.uint32)
+    counter = (jnp.full_like(block, word) for word in (sample, *step))
+    return jnp.stack(four_normals(*key, block, *counter), axis=1).ravel()[:number]
 
 
 def four_of(number: int) -> int:

@@ -51,6 +51,10 @@ class CheckpointWarning(UserWarning):
     """A checkpoint is not continued, or cannot be saved; the computation goes on without it."""
 
 
+class Caution(UserWarning):
+    """What was asked can be done, but its answer may say little, or take long."""
+
+
 def shortened(text: str, most: int = MAX_VALUE) -> str:
     """A text with its middle left out where it is longer than ``most`` characters."""
     if len(text) <= most:

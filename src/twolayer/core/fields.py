@@ -19,6 +19,8 @@ from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.registry import lookup
 
 MAX_COUNT = 2**53
+# Lengths of weights beyond this are mistakes; powers of them leave the range of double precision.
+MAX_LENGTH = 1e6
 
 T = TypeVar("T")
 
@@ -86,8 +88,8 @@ def number(
     return convert
 
 
-def array(name: str, ndim: int, optional: bool = False) -> Callable[[Any], Any]:
-    """Converter to a finite array with ``ndim`` dimensions."""
+def array(name: str, ndim: int, optional: bool = False, largest: float = math.inf) -> Callable[[Any], Any]:
+    """Converter to a finite array with ``ndim`` dimensions and no entry beyond ``largest`` in size."""
     must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
 
     def convert(value: Any) -> Any:
@@ -106,6 +108,9 @@ def array(name: str, ndim: int, optional: bool = False) -> Callable[[Any], Any]:
             raise InvalidInput(f"Argument `{name}` must be {must}, but has shape {tuple(concrete.shape)}.")
         if not np.all(np.isfinite(concrete)):
             raise InvalidInput(f"Argument `{name}` must be finite, but contains NaN or infinity.")
+        size = float(np.max(np.abs(concrete), initial=0.0))
+        if size > largest:
+            raise InvalidInput(f"Argument `{name}` must have entries of at most {largest:g}, but has one of {size:g}.")
         return value
 
     return convert

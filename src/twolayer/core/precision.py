@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import jax
 
 from twolayer.core.fields import choice
+from twolayer.core.random import fixed_generator
 
 
 @contextlib.contextmanager
 def double() -> Iterator[None]:
-    """Compute in float64 inside this block, whatever the global setting is."""
-    with jax.enable_x64(True):
+    """Compute in float64 inside this block, and draw the same random numbers, whatever the global settings are."""
+    with jax.enable_x64(True), fixed_generator():
         yield
 
 

@@ -222,6 +222,8 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
     if which is not None and which.number is None:
         branch = parameters["branches"][int(which.value)]
         return _interpret(writer, branch.jaxpr, branch.consts, values[1:])
+    if name == "scan":
+        return _scan(writer, parameters, values)
     if name == "erf":
         jaxpr = jax.make_jaxpr(erf)(jax.ShapeDtypeStruct((), aval.dtype))
         nodes = [_interpret(writer, jaxpr.jaxpr, jaxpr.consts, [_array([x], ())])[0][()] for x in values[0].ravel()]
@@ -236,6 +238,24 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
     if name in _STRUCTURE:
         return [_STRUCTURE[name](writer, equation, *values)]
     raise Unsupported(name)
+
+
+def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray]) -> list[np.ndarray]:
+    """A loop of known length, written out."""
+    inner, length, carried = parameters["jaxpr"], parameters["length"], parameters["num_carry"]
+    first = parameters["num_consts"]
+    consts, carry, rows = values[:first], values[first : first + carried], values[first + carried :]
+    order = reversed(range(length)) if parameters["reverse"] else range(length)
+    stacked = [np.empty((length, *aval.shape), dtype=object) for aval in inner.out_avals[carried:]]
+    for step in order:
+        # A row of a vector is a node; a named tuple, which NumPy would take for an array.
+        at = [_array(row[step].ravel() if row.ndim > 1 else [row[step]], row.shape[1:]) for row in rows]
+        results = _interpret(writer, inner.jaxpr, inner.consts, [*consts, *carry, *at])
+        carry = results[:carried]
+        for whole, part in zip(stacked, results[carried:], strict=True):
+            for place in np.ndindex(*part.shape):
+                whole[(step, *place)] = part[place]
+    return [*carry, *stacked]
 
 
 def _sum(writer: _Writer, nodes: Any, dtype: Any, primitive: Any = jax.lax.add_p) -> Node:
@@ -296,6 +316,27 @@ def _slice(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
     return x[tuple(map(slice, start, limit, strides or [None] * len(start)))]
 
 
+def _dynamic_slice(writer: _Writer, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    """A slice whose place is known after all: the index of a loop that is written out."""
+    first: list[Any] = [start[()] for start in starts]
+    if any(node.number is not None for node in first):
+        raise Unsupported("slice at indices that are computed")
+    sizes = equation.params["slice_sizes"]
+    low = [min(max(int(node.value), 0), n - size) for node, n, size in zip(first, x.shape, sizes, strict=True)]
+    return x[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]
+
+
+def _cumsum(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+    axis, aval = equation.params["axis"], equation.outvars[0].aval
+    lines: Any = np.moveaxis(x, axis, -1).copy()
+    forward = lines[..., ::-1] if equation.params["reverse"] else lines  # a view: sums are written into `lines`
+    for place in np.ndindex(*forward.shape[:-1]):
+        for n in range(1, aval.shape[axis]):
+            pair = (forward[(*place, n - 1)], forward[(*place, n)])
+            forward[(*place, n)] = writer.add(jax.lax.add_p, pair, {}, aval.dtype)
+    return np.moveaxis(lines, -1, axis)
+
+
 def _gather(writer: _Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """An indexing operation whose indices are known: done once on the positions, by JAX itself."""
     if any(node.number is not None for node in index.ravel()):
@@ -326,6 +367,8 @@ _STRUCTURE: dict[str, Callable[..., np.ndarray]] = {
     "transpose": lambda w, e, x: np.transpose(x, e.params["permutation"]),
     "rev": lambda w, e, x: np.flip(x, e.params["dimensions"]),
     "slice": _slice,
+    "dynamic_slice": _dynamic_slice,
+    "cumsum": _cumsum,
     "concatenate": lambda w, e, *x: np.concatenate(x, axis=e.params["dimension"]),
     "stack": lambda w, e, *x: np.stack(x, axis=e.params.get("axis", e.params.get("dimension", 0))),
     "iota": _iota,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.data.schema import DIMENSIONS, LONG_NAMES, OPTIONAL, STATUS_ATTRIBUTES, validate
-from twolayer.description import Plan, Record
+from twolayer.description import Plan, Record, with_finite_rows
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 def to_dataset(
     record: Record, plan: Plan, samples: np.ndarray, noise: float, attributes: dict[str, Any]
 ) -> "xr.Dataset":
-    """Put names on the arrays of a record."""
+    """Put names on the arrays of a record; a replica with a number that is not finite is never called done."""
     import xarray as xr
 
+    record = with_finite_rows(record)
     others = record.others or {}
     values = (
         record._asdict()

@@ -39,17 +39,19 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
 
     Returns
     -------
-    A figure of two journal columns. Left: the loss :math:`\|y - u(k)\|^2 / n` of the network (lines) and as predicted
-    from the spectrum alone (dashes), for given and random labels. Right: the squared projections of both on the
-    eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free
-    result the part of the labels at eigenvalues below a given one, and the part of the eigenvalues.
+    A figure of two journal columns. Left: the loss :math:`\|y - u(k)\|^2 / n` of the network, where one was trained
+    (lines), and as predicted from the spectrum alone (dashes), for given and random labels. Right: the squared
+    projections of both on the eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues
+    themselves; of a matrix-free result the part of the labels at eigenvalues below a given one, and the part of the
+    eigenvalues.
     """
     _check(result)
     with style():
         figure = new_figure(PAGE, 2.5)
         left, right = figure.subplots(1, 2)
         entries = [_draw_loss(left, curve, result.n) for curve in result.curves]
-        entries.append((Line2D([], [], color="black", ls=LINESTYLES[3], lw=0.9), "predicted from the spectrum"))
+        if any(curve.trained is not None for curve in result.curves):
+            entries.append((Line2D([], [], color="black", ls=LINESTYLES[3], lw=0.9), "predicted from the spectrum"))
         left.set_xlabel(r"step  $k$")
         left.set_ylabel(r"$\|y - u(k)\|^2/n$")
         lowest = min(float(curve.predicted[-1] ** 2) for curve in result.curves) / result.n
@@ -107,11 +109,13 @@ def _check(result: Any) -> None:
 
 
 def _draw_loss(ax: Axes, curve: Curve, n: int) -> tuple[Any, str]:
-    color = COLORS[curve.labels]
-    shown = curve.predicted if curve.trained is None else curve.trained.residuals
-    (line,) = ax.plot(shown**2 / n, color=color)
+    color, labels = COLORS[curve.labels], f"{curve.labels} labels"
+    if curve.trained is None:
+        (line,) = ax.plot(curve.predicted**2 / n, color=color, ls=LINESTYLES[3])
+        return line, f"{labels}, predicted from the spectrum"
+    (line,) = ax.plot(curve.trained.residuals**2 / n, color=color)
     ax.plot(curve.predicted**2 / n, color="black", ls=LINESTYLES[3], lw=0.9)
-    return line, f"{curve.labels} labels" + (f", {curve.trained.width} units" if curve.trained is not None else "")
+    return line, f"{labels}, {curve.trained.width} units"
 
 
 def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import instance, is_traced, leaf, number
+from twolayer.core.fields import MAX_LENGTH, instance, is_traced, leaf, number
 from twolayer.core.memory import check_size
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.registry import register
@@ -49,7 +49,7 @@ class Problem(eqx.Module):
         instance("start", AbstractStart, "a start such as RandomStart()"), default_factory=RandomStart
     )
     loss: AbstractLoss = leaf(instance("loss", AbstractLoss, "a loss such as Square()"), default_factory=Square)
-    noise: Any = leaf(number("noise", low=0.0), default=0.0)
+    noise: Any = leaf(number("noise", low=0.0, high=MAX_LENGTH**2), default=0.0)
 
     def __check_init__(self):
         if isinstance(self.inputs, Samples) != isinstance(self.target, Labels):

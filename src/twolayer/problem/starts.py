@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import array, choice, is_traced, leaf, number, static
+from twolayer.core.fields import MAX_LENGTH, array, choice, is_traced, leaf, number, static
 from twolayer.core.linalg import bartlett
 from twolayer.core.registry import register
 from twolayer.problem.overlaps import check_overlaps
@@ -62,7 +62,7 @@ class RandomStart(AbstractStart):
     """
 
     law: str = static(choice("law", ("sphere", "gaussian")), default="sphere")
-    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
 
     @property
     def is_random(self) -> bool:
@@ -78,6 +78,12 @@ class RandomStart(AbstractStart):
         return None
 
 
+def _as_overlap(value: Any) -> Any:
+    if np.ndim(value) == 0:
+        return number("m", -(MAX_LENGTH**2), MAX_LENGTH**2)(value)
+    return array("m", 2, largest=MAX_LENGTH**2)(value)
+
+
 @register
 class WarmStart(AbstractStart):
     r"""Rows on the sphere of radius ``norm`` with a given overlap with the target and random otherwise.
@@ -86,8 +92,8 @@ class WarmStart(AbstractStart):
     and none with the others.
     """
 
-    m: Any = leaf(lambda value: number("m")(value) if np.ndim(value) == 0 else array("m", 2)(value))
-    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+    m: Any = leaf(_as_overlap)
+    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
 
     @property
     def is_random(self) -> bool:
@@ -132,8 +138,8 @@ class ScatteredStart(AbstractStart):
     :math:`Q = M P^{-1} M^T + \mathrm{norm}^2 I`. It needs :math:`d \ge p + k`.
     """
 
-    deviation: Any = leaf(number("deviation", above=0.0), default=0.5)
-    norm: Any = leaf(number("norm", above=0.0), default=1.0)
+    deviation: Any = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=0.5)
+    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
 
     @property
     def is_random(self) -> bool:
@@ -156,9 +162,9 @@ class ScatteredStart(AbstractStart):
 class GivenOverlaps(AbstractStart):
     r"""Exactly these overlaps, :math:`Q = W W^T` and :math:`M = W W^{\star T}`; ``P`` defaults to the target's own."""
 
-    Q: Any = leaf(array("Q", 2))
-    M: Any = leaf(array("M", 2))
-    P: Any = leaf(array("P", 2, optional=True), default=None)
+    Q: Any = leaf(array("Q", 2, largest=MAX_LENGTH**2))
+    M: Any = leaf(array("M", 2, largest=MAX_LENGTH**2))
+    P: Any = leaf(array("P", 2, optional=True, largest=MAX_LENGTH**2), default=None)
 
     @property
     def is_random(self) -> bool:

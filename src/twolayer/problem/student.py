@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.fields import array, count, leaf, static
+from twolayer.core.fields import MAX_LENGTH, array, count, leaf, static
 from twolayer.core.registry import register
 from twolayer.problem.activations import AsActivation, as_activation
 
@@ -23,7 +23,7 @@ def _as_second_layer(value: Any) -> Any:
                 f"{shown(value)}."
             )
         return value
-    return array("second_layer", 1)(value)
+    return array("second_layer", 1, largest=MAX_LENGTH)(value)
 
 
 @register

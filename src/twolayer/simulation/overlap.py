@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.draws import chi, chi_table, normal_pair, normals, philox
+from twolayer.core.draws import chi, chi_table, normals
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
 
@@ -87,19 +87,19 @@ def overlaps_of(setting: Setting, state: State) -> Overlaps:
 
 def lower(K: Float[Array, "n m"]) -> Float[Array, "n n"]:
     """The lower-triangular factor of K K^T, by Householder reflections of the columns; K has at least n columns."""
-    n = K.shape[0]
-    for i in range(n):
-        x = K[i, i:]
+    n, m = K.shape
+    rows, columns = np.arange(n), np.arange(m)
+
+    def reflected(K: Array, i: Array) -> tuple[Array, None]:
+        x = jnp.where(columns >= i, K[i], 0.0)
         length = jnp.sqrt(jnp.sum(x * x))
         # Reflect onto the axis away from which the row points: no cancellation.
-        signed = jnp.where(x[0] < 0.0, -length, length)
-        v = jnp.concatenate([x[:1] + signed, x[1:]])
+        v = jnp.where(columns == i, jnp.where(x < 0.0, x - length, x + length), x)
         size = jnp.sum(v * v)
         scale = jnp.where(size > 0.0, 2.0 / jnp.where(size > 0.0, size, 1.0), 0.0)
-        rest = K[i:, i:]
-        rest = rest - scale * (rest @ v)[:, None] * v[None, :]
-        K = jnp.concatenate([K[:i], jnp.concatenate([K[i:, :i], rest], axis=1)]) if i else rest
-    return K[:, :n]
+        return jnp.where((rows >= i)[:, None], K - (scale * (K @ v))[:, None] * v[None, :], K), None
+
+    return jax.lax.scan(reflected, K, jnp.arange(n))[0][:, :n]
 
 
 def absorbed(
@@ -108,41 +108,43 @@ def absorbed(
     r"""The lower-triangular factor after one sample: that of :math:`[L + c\,g^T,\ \chi\,c]`, in :math:`O(n^2)`.
 
     With :math:`w = (g, \chi)` the columns are split along w and across it: across, L is multiplied by the triangular
-    factor of :math:`1 - \hat g \hat g^T`, known in closed form; along, one column :math:`L \hat g + |w| c` is added by
-    rotations. Squares are only added, never subtracted.
+    factor of :math:`1 - \hat g \hat g^T`, known in closed form,
+
+    .. math:: \sqrt{t_{j+1} / t_j}\,L_{ij} - \frac{g_j}{\sqrt{t_j t_{j+1}}} \sum_{l > j} L_{il} g_l, \qquad
+              t_j = \sum_{l \ge j} w_l^2
+
+    along, one column :math:`L \hat g + |w| c` is added by rotations. Squares are only added, never subtracted.
     """
     n = L.shape[0]
     if n == 1:
-        along, across = L[0, 0] + c[0] * g[0], rest * c[0]
-        return jnp.sqrt(along * along + across * across)[None, None]
-    tails = [rest * rest]
-    for i in reversed(range(n)):
-        tails.insert(0, tails[0] + g[i] * g[i])
-    inverse = [jax.lax.rsqrt(tail) for tail in tails]
-    length = tails[0] * inverse[0]
-    rows = []
-    extra = []
-    for i in range(n):
-        row: list[Any] = [None] * n
-        running = jnp.zeros_like(rest)
-        for j in reversed(range(i + 1)):
-            # sqrt(t_j+1 / t_j) L_ij - g_j / sqrt(t_j t_j+1) sum_{l > j} L_il g_l
-            both = inverse[j] * inverse[j + 1]
-            row[j] = both * (tails[j + 1] * L[i, j] - g[j] * running)
-            running = running + L[i, j] * g[j]
-        rows.append(row)
-        extra.append(running * inverse[0] + length * c[i])
-    # One more column, rotated in.
-    for j in range(n):
-        square = rows[j][j] * rows[j][j] + extra[j] * extra[j]
+        first, second = L[0, 0] + c[0] * g[0], rest * c[0]
+        return jnp.sqrt(first * first + second * second)[None, None]
+    place = np.arange(n)
+    tails = jax.lax.cumsum(jnp.concatenate([g * g, (rest * rest)[None]]), reverse=True)
+    inverse = jax.lax.rsqrt(tails)
+
+    def across(beyond: Array, at: tuple[Array, ...]) -> tuple[Array, Array]:
+        """Column j of the part across w, from the sum over the columns after it."""
+        j, column, g_j, after, both = at
+        column = jnp.where(place >= j, column, 0.0)
+        return beyond + column * g_j, both * (after * column - g_j * beyond)
+
+    def rotated_in(extra: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Column j rotated against the extra one so that the latter vanishes in row j."""
+        j, column = at
+        square = column[j] * column[j] + extra[j] * extra[j]
         is_zero = square <= 0.0
         share = jax.lax.rsqrt(jnp.where(is_zero, 1.0, square))
-        cosine, sine = jnp.where(is_zero, 1.0, rows[j][j] * share), extra[j] * share
-        rows[j][j] = square * share
-        for i in range(j + 1, n):
-            rows[i][j], extra[i] = cosine * rows[i][j] + sine * extra[i], cosine * extra[i] - sine * rows[i][j]
-    zero = jnp.zeros_like(rest)
-    return jnp.stack([jnp.stack([rows[i][j] if j <= i else zero for j in range(n)]) for i in range(n)])
+        cosine, sine = jnp.where(is_zero, 1.0, column[j] * share), extra[j] * share
+        below = jnp.where(place > j, cosine * column + sine * extra, 0.0)
+        rest = jnp.where(place > j, cosine * extra - sine * column, 0.0)
+        return rest, jnp.where(place == j, square * share, below)
+
+    # Loops stay loops: written out, the time to compile them would grow with the square of n.
+    rows = (jnp.arange(n), L.T, g, tails[1:], inverse[:-1] * inverse[1:])
+    total, columns = jax.lax.scan(across, jnp.zeros(n), rows, reverse=True)
+    along = total * inverse[0] + tails[0] * inverse[0] * c
+    return jax.lax.scan(rotated_in, along, (jnp.arange(n), columns))[1].T
 
 
 def pulls(problem: Problem, training: SGD, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
@@ -212,14 +214,10 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, An
     with_rest = with_rest and setting.chi.shape[0] > 0
     number = k + r + with_rest + setting.is_noisy
     drawn = normals(key, number, index, step)
-    numbers = [x.astype(jnp.float64) for x in drawn]
-    zero = jnp.zeros_like(numbers[0])
+    numbers = drawn.astype(jnp.float64)
+    zero = jnp.zeros(())
     rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
-    return Draw(_stack(numbers[:k]), _stack(numbers[k : k + r]), numbers[-1] if setting.is_noisy else zero, rest)
-
-
-def _stack(numbers: list[Any]) -> Array:
-    return jnp.stack(numbers) if numbers else jnp.zeros(0)
+    return Draw(numbers[:k], numbers[k : k + r], numbers[-1] if setting.is_noisy else zero, rest)
 
 
 def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
@@ -228,10 +226,7 @@ def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any
     rows = min(setting.problem.p, setting.batch) if setting.training.is_fresh else setting.batch
     below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
     number = columns + len(below)
-    block = jnp.arange(-(-number // 4), dtype=jnp.uint32)
-    last, low, high = (jnp.full_like(block, word) for word in (np.uint32(0xFFFFFFFF), *step))
-    words = philox(key, (block, last, low, high))
-    z = jnp.stack([*normal_pair(*words[:2]), *normal_pair(*words[2:])], axis=1).ravel()[:number]
+    z = normals(key, number, np.uint32(0xFFFFFFFF), step)
     factor = jnp.zeros((rows, columns))
     if columns:
         diagonal = np.arange(columns)

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.fields import as_data
+from twolayer.core.random import seed_key
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.drift import drift
@@ -74,7 +75,7 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     """
     constraint = Sphere() if spherical else Free()
     engine = choose(problem).variants()[0]
-    a = np.asarray(problem.draw(jax.random.key(0)).a)
+    a = np.asarray(problem.draw(seed_key(0)).a)
     P = np.asarray(problem.P, dtype=float)
     root = np.linalg.cholesky(P)
 

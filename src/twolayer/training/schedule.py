@@ -33,6 +33,9 @@ class Schedule(eqx.Module):
 
     .. math:: t = \frac{1}{pd} \sum_{samples} \gamma
 
+    A phase on the sphere keeps the lengths that the rows have when it begins, which are not those of the start where a
+    phase before it was free. On a fixed set its rows return to the lengths of the start.
+
     Parameters
     ----------
     phases

@@ -97,7 +97,11 @@ class Free(AbstractConstraint):
 
 @register
 class Sphere(AbstractConstraint):
-    """Every row is brought back to its initial length after each step."""
+    """Every row is brought back to its initial length after each step.
+
+    In a `Schedule` on fresh samples that is the length at which the phase begins: rows that moved freely before keep
+    the length that they then have. On a fixed set it is the length at the start of the schedule.
+    """
 
 
 @register

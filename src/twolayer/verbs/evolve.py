@@ -21,6 +21,7 @@ from twolayer.data import attributes, to_dataset
 from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
+from twolayer.verbs import cautions
 from twolayer.verbs.phases import Training, follow, require
 from twolayer.verbs.places import conclude, open_place
 
@@ -95,7 +96,9 @@ def evolve(
 
     Returns
     -------
-    A labelled dataset with dimensions replica, time, i, j, r, s.
+    A labelled dataset with dimensions replica, time, i, j, r, s. What speaks against trusting it (a limit of small
+    steps that are not small, few steps, a numerical error above 1%) stands in the attribute ``cautions`` and is warned
+    of (`Caution`), as is a run that takes longer than a minute.
     """
     with double():
         plan, told = make_plan(
@@ -249,7 +252,10 @@ def run(
         plan = first_replica(plan)
     check_record(problem, plan.replicas, len(plan.steps))
     place = open_place(checkpoint, problem, training, description, plan)
-    plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
+    name = type(description).__name__
+    warned = cautions.of_limit(name, applies.exactness, problem, training, int(plan.steps[-1]))
+    cautions.tell(warned)
+    plan = dataclasses.replace(plan, progress=cautions.Forecast(description, progress), checkpoint=place)
     if place is not None and place.result is not None:
         record = Record.from_arrays(place.result)
         plan.progress(1.0)
@@ -259,7 +265,12 @@ def run(
         conclude(checkpoint, place, record)
     samples = training.clock(problem).samples(plan.steps)
     labels = attributes(problem, training, description, applies, record, told)
-    return to_dataset(record, plan, samples, float(problem.noise), labels), record.interrupted
+    dataset = to_dataset(record, plan, samples, float(problem.noise), labels)
+    found = cautions.of_result(name, dataset)
+    cautions.tell(found)
+    if warned or found:
+        dataset.attrs["cautions"] = "\n".join([*warned, *found])
+    return dataset, record.interrupted
 
 
 def first_replica(plan: Plan) -> Plan:

@@ -9,19 +9,21 @@ from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.registry import registered
-from twolayer.description import AbstractDescription
+from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import choose, estimate
 from twolayer.problem import Gaussian, Problem
 from twolayer.training import SGD
+from twolayer.verbs.cautions import of_limit, of_moments
 
 
 class DescriptionRow(NamedTuple):
-    """One description: whether it applies, how exactly, and its statement or reason."""
+    """One description: whether it applies, how exactly, its statement or reason, and what speaks for caution."""
 
     description: str
     applies: bool
     exactness: str
     statement: str
+    cautions: tuple[str, ...] = ()
 
 
 class MomentRow(NamedTuple):
@@ -32,6 +34,7 @@ class MomentRow(NamedTuple):
     engine: str
     error: float
     refused: tuple[tuple[str, str], ...]
+    caution: str = ""
 
 
 class Explanation(NamedTuple):
@@ -47,10 +50,7 @@ class Explanation(NamedTuple):
             "",
             *_table(
                 ["description", "applies", "exactness", "statement or reason"],
-                [
-                    [row.description, "yes" if row.applies else "no", row.exactness, row.statement]
-                    for row in self.descriptions
-                ],
+                [[row.description, _answer(row), row.exactness, row.statement] for row in self.descriptions],
             ),
         ]
         if self.moments:
@@ -64,15 +64,28 @@ class Explanation(NamedTuple):
                     ],
                 ),
             ]
+        if self.cautions:
+            lines += ["", *(f"Caution: {sentence}" for sentence in self.cautions)]
         return "\n".join(lines)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """All sentences of caution, each once."""
+        of_rows = [sentence for row in self.descriptions for sentence in row.cautions]
+        return tuple(dict.fromkeys([*of_rows, *(row.caution for row in self.moments if row.caution)]))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data."""
         return {
             "clock": self.clock,
             "descriptions": [row._asdict() for row in self.descriptions],
+            "cautions": list(self.cautions),
             "moments": [row._asdict() | {"refused": dict(row.refused)} for row in self.moments],
         }
+
+
+def _answer(row: DescriptionRow) -> str:
+    return ("yes, with caution" if row.cautions else "yes") if row.applies else "no"
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -96,12 +109,14 @@ def explain(problem: Problem, training: SGD) -> Explanation:
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
         answer = cls().applies(problem, training)
-        rows.append(DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement))
+        warned = of_limit(name, answer.exactness, problem, training) if answer.ok else ()
+        rows.append(DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement, warned))
     if not isinstance(problem.inputs, Gaussian):
         return Explanation(sentence, tuple(rows), ())
     with double():
         chosen = choose(problem)
-        errors = estimate(chosen, problem, problem.draw(replica_key(0, 0))).error
+        estimated = estimate(chosen, problem, problem.draw(replica_key(0, 0)))
+    errors, warned_of = estimated.error, of_moments(estimated.value, estimated.error)
     moments = [
         MomentRow(
             name,
@@ -109,10 +124,24 @@ def explain(problem: Problem, training: SGD) -> Explanation:
             chosen.engine_of(name).name,
             float(np.max(np.asarray(errors[name]))),
             tuple((refusal.engine, refusal.reason) for refusal in chosen.refusals if refusal.moment == name),
+            warned_of.get(name, ""),
         )
         for name, fields in _fields_touched(problem).items()
     ]
-    return Explanation(sentence, tuple(rows), tuple(moments))
+    return Explanation(sentence, tuple(_with_errors(row, training, warned_of) for row in rows), tuple(moments))
+
+
+def _with_errors(row: DescriptionRow, training: SGD, warned_of: dict[str, str]) -> DescriptionRow:
+    """The row with the errors of the averages that its description takes from the engines.
+
+    A limit in d on fresh samples takes all of them, a simulation and a map of large batches that of the risk alone.
+    Descriptions of wide students and of samples that come back have averages of their own.
+    """
+    moving = tuple(warned_of) if training.is_fresh else ()
+    needed = {Exactness.LIMIT_D: moving, Exactness.FLUCTUATIONS: moving}
+    needed |= {Exactness.EXACT: ("excess_risk",), Exactness.LIMIT_BATCH: ("excess_risk",)}
+    names = needed.get(Exactness(row.exactness), ()) if row.applies else ()
+    return row._replace(cautions=(*row.cautions, *(warned_of[name] for name in names if name in warned_of)))
 
 
 def _fields_touched(problem: Problem) -> dict[str, int]:

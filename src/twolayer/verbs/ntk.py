@@ -13,6 +13,7 @@ from twolayer.kernel import (
     FreeSpectrum,
     PowerSum,
     Spectrum,
+    Trained,
     decompose,
     explain_singular,
     free_spectrum,
@@ -27,7 +28,7 @@ from twolayer.kernel.spectra import as_measure
 from twolayer.kernel.training import PRECISIONS, STARTS, check_memory
 from twolayer.problem import Samples
 from twolayer.problem.activations import Relu, as_activation
-from twolayer.verbs.ntk_result import NTK, Curve, Share, TargetBound
+from twolayer.verbs.ntk_result import NTK, Curve, Errors, HeldOut, Share, TargetBound
 
 Tell = Callable[[str, float], None]
 # Numbers of the kernel between test and training inputs that are held at once.
@@ -64,7 +65,8 @@ def ntk(
     samples
         Inputs, which are divided by their norms, and labels.
     test
-        Samples with clean labels on which errors are measured; needed for ``shares``.
+        Samples with clean labels, signs or any real numbers, on which the errors of the kernel and of the network at
+        the last step are measured; needed for ``shares``. With ``target`` their labels are those of the target.
     width
         Units of a network that is trained for comparison (relu, first layer); 0 for none.
     steps, eta
@@ -123,13 +125,14 @@ def ntk(
     X, y = _inputs(samples, notes)
     if target is not None:
         y = instance("target", PowerSum, "a target such as twolayer.kernel.linear(beta)")(target)(X)
-    has_signs = bool(np.all(np.abs(y) == 1.0))
+    held = None if test is None else _test_samples(test, X.shape[1], target)
+    has_signs = _are_signs(y)
     if shares and not has_signs:
         raise InvalidInput("Argument `shares` needs labels of plus and minus one: load the samples with `classes`.")
     route, reason = choose_method(choice("method", METHODS)(method), len(X), 3 if width else 2)
     deviation = 1.0 if kappa is None else float(number("kappa", above=0.0)(kappa))
     if width:
-        check_memory(len(X), width, precision, has_others=bool(shares), grams=route == "exact")
+        check_memory(len(X), width, precision, has_others=held is not None, grams=route == "exact")
 
     H: np.ndarray | None = None
     found: Spectrum | FreeSpectrum
@@ -152,16 +155,22 @@ def ntk(
     labels = {"given": y}
     if random_labels and has_signs:
         labels["random"] = randomise_labels(y, 1.0, seed)
-    curves = _curves(labels, X, found, options, tell)
+    curves = _curves(labels, X, found, options, tell, None if held is None else held[0])
     distances = (None, None)
     if width and curves[0].trained is not None:
         if H is not None:
             grams = (curves[0].trained.initial_gram, curves[0].trained.final_gram)
             distances = tuple(_distance(each, H) for each in grams)
         _remark(curves, notes)
-    measured = (
-        [] if test is None or not shares else _sweep(X, y, test, shares, found, options, activation, layers, tell)
-    )
+    tested, measured = None, []
+    if shares:
+        found.require_inverse()
+    if held is not None:
+        mixed = [randomise_labels(y, share, seed) for share in shares]
+        tell("test samples", 0.0)
+        outputs = _kernel_outputs(held[0], X, found, np.stack([y, *mixed], axis=1), options, activation, layers)
+        tested = _test_errors(outputs[:, 0], curves[0].trained, held[1], has_signs)
+        measured = _sweep(X, held, shares, mixed, outputs[:, 1:], found, options, tell)
     complexity = curves[0].complexity
     if complexity is not None and complexity.value > 1.0:
         notes.append(
@@ -188,6 +197,7 @@ def ntk(
         curves=tuple(curves),
         initial_distance=distances[0],
         final_distance=distances[1],
+        test=tested,
         shares=tuple(measured),
         target=None if target is None else _bound(target, formula, y, found),
         notes=tuple(notes),
@@ -201,10 +211,31 @@ def _inputs(samples: Samples, notes: list[str]) -> tuple[np.ndarray, np.ndarray]
     return X, np.asarray(samples.y, dtype=np.float64)
 
 
+def _test_samples(test: Samples, d: int, target: PowerSum | None) -> tuple[np.ndarray, np.ndarray]:
+    """The inputs of the test samples, divided by their norms, and their labels: given, or those of the target."""
+    instance("test", Samples, "Samples(X, y), or what load_samples returns")(test)
+    T, _ = unit_rows(np.asarray(test.X), "test")
+    if T.shape[1] != d:
+        raise InvalidInput(f"Argument `test` must have inputs of {d} dimensions as `samples`, but has {T.shape[1]}.")
+    return T, np.asarray(test.y, dtype=np.float64) if target is None else target(T)
+
+
+def _are_signs(y: np.ndarray) -> bool:
+    return bool(np.all(np.abs(y) == 1.0))
+
+
 def _curves(
-    labels: dict[str, np.ndarray], X: np.ndarray, found: AbstractSpectrum, options: dict[str, Any], tell: Tell
+    labels: dict[str, np.ndarray],
+    X: np.ndarray,
+    found: AbstractSpectrum,
+    options: dict[str, Any],
+    tell: Tell,
+    others: np.ndarray | None,
 ) -> list[Curve]:
-    """Prediction, measure and network of each set of labels; what the matrix is asked, it is asked for all at once."""
+    """Prediction, measure and network of each set of labels; what the matrix is asked, it is asked for all at once.
+
+    The network of the given labels is evaluated at the other inputs as well.
+    """
     tell("prediction", 0.0)
     Y = np.stack(list(labels.values()), axis=1)
     predictions = found.predictions(Y, options["steps"], options["eta"])
@@ -219,7 +250,8 @@ def _curves(
             def told(fraction: float, name: str = name) -> None:
                 tell(name, fraction)
 
-            trained = train(X, y, grams=grams, progress=told, **options)
+            at = others if kind == "given" else None
+            trained = train(X, y, others=at, grams=grams, progress=told, **options)
         projections = found.projections(y) if isinstance(found, Spectrum) else None
         complexity = None if form is None else as_measure(form, found.n)
         curves.append(Curve(kind, complexity, predicted, projections, trained))
@@ -250,29 +282,49 @@ def _remark(curves: list[Curve], notes: list[str]) -> None:
         )
 
 
-def _sweep(
+def _kernel_outputs(
+    T: np.ndarray,
     X: np.ndarray,
-    y: np.ndarray,
-    test: Samples,
-    shares: list[float],
     found: AbstractSpectrum,
+    labels: np.ndarray,
     options: dict[str, Any],
     activation: Any,
     layers: str,
-    tell: Tell,
-) -> list[Share]:
-    """Measure and test error for each share of random labels; the matrix is asked for all of them at once."""
-    found.require_inverse()
-    T, _ = unit_rows(np.asarray(test.X), "test")
-    truth = np.asarray(test.y)
-    tell("random labels", 0.0)
-    labels = np.stack([randomise_labels(y, share, options["seed"]) for share in shares], axis=1)
-    measures = [as_measure(form, found.n) for form in found.inverse_forms(labels)]
+) -> np.ndarray:
+    """Outputs of the infinitely wide network at other inputs T, one column for each column of labels."""
     coefficients = found.coefficients(labels, options["steps"], options["eta"])
     block = max(1, HELD // len(X))
     kernel: dict[str, Any] = {"layers": layers, "kappa": options["kappa"] or 1.0}
     parts = [gram(T[i : i + block], activation, **kernel, others=X) @ coefficients for i in range(0, len(T), block)]
-    predicted = np.concatenate(parts)
+    return np.concatenate(parts)
+
+
+def _test_errors(outputs: np.ndarray, trained: Trained | None, truth: np.ndarray, has_signs: bool) -> HeldOut:
+    has_signs = has_signs and _are_signs(truth)
+
+    def errors(u: np.ndarray) -> Errors:
+        gap = u - truth
+        return Errors(float(np.mean(gap**2)), float(np.mean(np.abs(gap))), _wrong(u, truth) if has_signs else None)
+
+    network = None if trained is None or trained.other_outputs is None else errors(trained.other_outputs)
+    return HeldOut(len(truth), errors(outputs), network)
+
+
+def _sweep(
+    X: np.ndarray,
+    held: tuple[np.ndarray, np.ndarray],
+    shares: list[float],
+    labels: list[np.ndarray],
+    outputs: np.ndarray,
+    found: AbstractSpectrum,
+    options: dict[str, Any],
+    tell: Tell,
+) -> list[Share]:
+    """Measure and test error for each share of random labels; ``outputs`` are the kernel's at the test inputs."""
+    if not shares:
+        return []
+    T, truth = held
+    measures = [as_measure(form, found.n) for form in found.inverse_forms(np.stack(labels, axis=1))]
     rows = []
     for place, share in enumerate(shares):
         error = None
@@ -281,9 +333,9 @@ def _sweep(
             def part(fraction: float, before: int = place) -> None:
                 tell("networks on random labels", (before + fraction) / len(shares))
 
-            run = train(X, labels[:, place], others=T, grams=False, progress=part, **options)
+            run = train(X, labels[place], others=T, grams=False, progress=part, **options)
             error = _wrong(run.other_outputs, truth)
-        rows.append(Share(share, measures[place].value, _wrong(predicted[:, place], truth), error))
+        rows.append(Share(share, measures[place].value, _wrong(outputs[:, place], truth), error))
     return rows
 
 

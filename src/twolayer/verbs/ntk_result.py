@@ -1,6 +1,6 @@
 """What `ntk` gives back: spectrum, curves, complexity, bounds, as numbers, words and plain data."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,27 @@ class Curve:
         if self.trained is None:
             return None
         return float(np.max(np.abs(self.trained.residuals - self.predicted)) / self.predicted[0])
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of outputs u on labels y: means of (u - y)^2 and of |u - y|, and the share of wrong signs.
+
+    The last is None where labels are not signs.
+    """
+
+    mean_square: float
+    mean_absolute: float
+    wrong_share: float | None
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Errors on test samples after the last step, training on the labels given."""
+
+    n: int
+    kernel: Errors  # of the infinitely wide network
+    network: Errors | None  # of the trained network
 
 
 @dataclass(frozen=True)
@@ -88,6 +109,7 @@ class NTK:
     curves: tuple[Curve, ...]
     initial_distance: float | None  # ||H(0) - H_infinity||
     final_distance: float | None  # ||H(k) - H_infinity||
+    test: HeldOut | None
     shares: tuple[Share, ...]
     target: TargetBound | None
     notes: tuple[str, ...]
@@ -131,6 +153,7 @@ class NTK:
             "curves": {each.labels: _curve(each, thin) for each in self.curves},
             "initial_gram_distance": self.initial_distance,
             "final_gram_distance": self.final_distance,
+            "test": None if self.test is None else asdict(self.test),
             "shares": [vars(each) for each in self.shares],
             "rank_correlation": self.rank_correlation,
             "target": None if self.target is None else vars(self.target),
@@ -161,6 +184,8 @@ class NTK:
                 "",
                 f"||H(0) - H|| = {self.initial_distance:.4g}, ||H({self.steps}) - H|| = {self.final_distance:.4g}",
             ]
+        if self.test is not None:
+            lines += ["", *_test_rows(self.test)]
         if self.shares:
             lines += ["", f"{'random labels':<16}{'complexity':>12}{'kernel error':>14}{'network error':>15}"]
             for each in self.shares:
@@ -189,6 +214,16 @@ def _row(curve: Curve) -> str:
         return words + f"{'-':>12}{'-':>11}{'-':>15}"
     flips = f"{100.0 * curve.trained.flip_share:.2f}%"
     return words + f"{curve.trained.residuals[-1]:>12.4f}{100.0 * curve.deviation:>10.2f}%{flips:>15}"
+
+
+def _test_rows(test: HeldOut) -> list[str]:
+    title = f"test error, n = {test.n}"
+    rows = [f"{title:<24}{'mean (u-y)^2':>14}{'mean |u-y|':>14}{'wrong signs':>14}"]
+    for name, errors in (("kernel", test.kernel), ("network", test.network)):
+        if errors is not None:
+            wrong = "-" if errors.wrong_share is None else f"{errors.wrong_share:.4f}"
+            rows.append(f"{name:<24}{errors.mean_square:>14.4g}{errors.mean_absolute:>14.4g}{wrong:>14}")
+    return rows
 
 
 def _curve(curve: Curve, thin: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import array, count, is_traced, leaf, static
+from twolayer.core.fields import MAX_LENGTH, array, count, is_traced, leaf, static
 from twolayer.core.polynomial import Polynomial, constant, from_coefficients
 from twolayer.core.registry import register
 from twolayer.problem.activations import AsActivation, as_activation
@@ -26,8 +26,8 @@ class Committee(AbstractTarget):
 
     k: int = static(count("k"))
     activation: AsActivation = leaf(as_activation)
-    P: Any = leaf(array("P", 2, optional=True), default=None)
-    second_layer: Any = leaf(array("second_layer", 1, optional=True), default=None)
+    P: Any = leaf(array("P", 2, optional=True, largest=MAX_LENGTH**2), default=None)
+    second_layer: Any = leaf(array("second_layer", 1, optional=True, largest=MAX_LENGTH), default=None)
 
     def __check_init__(self):
         if self.P is not None and not is_traced(self.P):

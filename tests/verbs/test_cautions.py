@@ -1,0 +1,159 @@
+"""Cautions: what can be done, but says little or takes long, is told before anybody relies on it."""
+
+import importlib
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.cli import main
+from twolayer.cli.answer import telling_cautions
+from twolayer.verbs import cautions
+
+explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
+
+
+def phase_retrieval(d=200, p=1):
+    return tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(d))
+
+
+def erf_on_erf(d=200):
+    """One erf unit learns another."""
+    return tl.Problem(tl.Committee(1, "erf"), tl.Student(1, "erf"), tl.Gaussian(d))
+
+
+@pytest.fixture
+def told():
+    """Cautions as they are warned of, in a list."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield lambda: [str(each.message) for each in caught if each.category is tl.Caution]
+
+
+def test_a_limit_of_small_steps_warns_of_large_and_few_ones(told):
+    data = tl.evolve(erf_on_erf(), tl.SGD(1000.0), tl.SaadSolla(), until=40.0, save=3, throw=False)
+    assert data.step.values[-1] == 8
+    scatter, few = told()
+    assert "sqrt(gamma / (p d)) = 2.2 is above 1" in scatter and "covers 8 steps in all" in few
+    assert data.attrs["cautions"].splitlines() == [each.removeprefix("Caution: ") for each in (scatter, few)]
+
+
+def test_ordinary_training_and_exact_descriptions_say_nothing(told):
+    ordinary = tl.evolve(erf_on_erf(), tl.SGD(1.0), tl.SaadSolla(), until=1.0, save=3)
+    exact = tl.evolve(erf_on_erf(), tl.SGD(1000.0), tl.OverlapSGD(backend="xla"), until=40.0, save=3, throw=False)
+    assert told() == [] and "cautions" not in ordinary.attrs and "cautions" not in exact.attrs
+
+
+@pytest.mark.parametrize(
+    "exactness, training, number",
+    [
+        (tl.SaadSolla().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
+        (tl.SaadSolla().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(199.0), 1),
+        (tl.SDE().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
+        (tl.MeanField().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
+        # Giant steps on large batches, and steps on a fixed set, are what these are about.
+        (tl.BatchMap().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 0),
+        (tl.DMFT().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0, reuse=tl.Reused(3.0)), 0),
+        (tl.DirectSGD().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 0),
+    ],
+)
+def test_only_limits_of_continuous_time_are_concerned(exactness, training, number):
+    assert len(cautions.of_limit("Name", exactness, phase_retrieval(), training, 8)) == number
+    assert len(cautions.of_limit("Name", exactness, phase_retrieval(10**6), training, 1000)) == 0
+
+
+def test_an_error_of_more_than_one_percent_is_told():
+    data = tl.evolve(erf_on_erf(), tl.SGD(1.0), tl.OverlapSGD(backend="xla"), until=1.0, save=3)
+    assert cautions.of_result("OverlapSGD", data) == ()
+    largest = float(data.excess_risk.max())
+    for share, number in ((0.005, 0), (0.28, 1), (np.inf, 1)):
+        broken = data.assign(risk_error=(("replica", "time"), np.full((1, 3), share * largest)))
+        assert len(cautions.of_result("OverlapSGD", broken)) == number
+    assert (
+        "reaches 0.28 of its largest value"
+        in cautions.of_result(
+            "OverlapSGD", data.assign(risk_error=(("replica", "time"), np.full((1, 3), 0.28 * largest)))
+        )[0]
+    )
+
+
+def test_explain_says_yes_with_caution(monkeypatch):
+    explanation = tl.explain(erf_on_erf(), tl.SGD(1000.0))
+    rows = {row.description: row for row in explanation.descriptions}
+    assert rows["SaadSolla"].applies and len(rows["SaadSolla"].cautions) == 1 and not rows["OverlapSGD"].cautions
+    assert "yes, with caution" in str(explanation) and "Caution: `SaadSolla`" in str(explanation)
+    assert tl.explain(erf_on_erf(), tl.SGD(1.0)).cautions == ()
+    # An engine with a large error: descriptions that move by its averages say so, those that report a risk do not.
+    values = {"excess_risk": 0.3, "v": [[0.1, 1e-5]], "phi_hd": [[0.5]], "chi": [0.0]}
+    errors = {"excess_risk": 0.002, "v": [[1e-9, 1e-6]], "phi_hd": [[0.14]], "chi": [1e-12]}
+    assert list(cautions.of_moments(values, errors)) == ["phi_hd"]
+    assert "is 0.28 of its size" in cautions.of_moments(values, errors)["phi_hd"]
+    monkeypatch.setattr(explaining, "of_moments", lambda values, errors: {"phi_hd": "A sentence."})
+    rows = {row.description: row for row in tl.explain(erf_on_erf(), tl.SGD(1.0)).descriptions}
+    assert rows["SaadSolla"].cautions == rows["SDE"].cautions == ("A sentence.",)
+    assert not rows["OverlapSGD"].cautions and not rows["MeanField"].cautions
+
+
+def test_a_long_run_is_told_once_from_what_was_seen(monkeypatch, told):
+    """At one second for a report and a hundredth of the work in each, a hundred seconds remain."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr(cautions.time, "monotonic", lambda: float(next(seconds)))
+    heard = []
+    forecast = cautions.Forecast(tl.OverlapSGD(), heard.append)
+    for n in range(101):
+        forecast(n / 100)
+    assert heard[-1] == 1.0 and len(heard) == 101  # the listener hears everything
+    (sentence,) = told()
+    assert sentence.startswith("Caution: `OverlapSGD` takes about 2 minutes more")
+    quick = cautions.Forecast(tl.OverlapSGD(), None)
+    for n in range(31):
+        quick(n / 30)
+    assert len(told()) == 1
+
+
+@pytest.mark.parametrize(
+    "seconds, words", [(61.0, "a minute"), (100.0, "2 minutes"), (7300.0, "2 hours"), (4e5, "4.6 days")]
+)
+def test_times_in_words(seconds, words):
+    assert cautions.in_words(seconds) == words
+
+
+def test_the_command_line_tells_cautions_once_and_the_report_keeps_them(tmp_path, capsys):
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        """
+[problem.target]
+kind = "Committee"
+k = 1
+activation = "erf"
+[problem.student]
+p = 1
+activation = "erf"
+[problem.inputs]
+kind = "Gaussian"
+d = 200
+[training]
+learning_rate = 1000.0
+[run]
+descriptions = ["OverlapSGD", "SaadSolla"]
+until = 40.0
+save = 3
+replicas = 2
+"""
+    )
+    assert main(["run", str(spec), "--out", str(tmp_path / "out"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert len(answer["cautions"]) == 2 and err.count("twolayer: Caution: ") == 2
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert all(f"Caution: {sentence}" in text for sentence in answer["cautions"])
+
+
+@pytest.mark.parametrize("quiet, lines", [(False, ["twolayer: Caution: One."]), (True, [])])
+def test_quiet_commands_tell_no_caution_and_other_warnings_pass(quiet, lines, capsys):
+    with pytest.warns(RuntimeWarning, match="else"), telling_cautions(quiet):
+        cautions.tell(["One.", "One."])
+        warnings.warn("Something else.", RuntimeWarning, stacklevel=1)
+    assert [line for line in capsys.readouterr().err.splitlines() if "Caution" in line] == lines
