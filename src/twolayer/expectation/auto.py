@@ -17,6 +17,7 @@ from twolayer.expectation.closed.polynomial import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.moments import MOMENTS, Moments
+from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
 from twolayer.expectation.series import Series
@@ -32,6 +33,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
         SquareUnits,
         PolynomialTables,
         Tilted,
+        Panels,
         Series,
         Slices,
         Quadrature,

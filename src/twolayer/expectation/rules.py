@@ -88,13 +88,15 @@ def legendre_rule(order: int) -> Rule:
     return Rule(*np.polynomial.legendre.leggauss(order))
 
 
-def line_rule(breaks: Float[Array, " breaks"], rule: Rule) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
+def line_rule(
+    breaks: Float[Array, " breaks"], rule: Rule, reach: Any = RANGE
+) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Nodes and weights for one standard normal and a function that is smooth between the breaks.
 
-    The Gauss-Legendre rule on the panels between them; a break outside the range makes a panel of no length.
+    The Gauss-Legendre rule on the panels between them; a break beyond the ``reach`` makes a panel of no length.
     """
-    ends = jnp.sort(jnp.clip(breaks, -RANGE, RANGE))
-    ends = jnp.concatenate([jnp.array([-RANGE]), ends, jnp.array([RANGE])])
+    edge = jnp.reshape(jnp.asarray(reach, breaks.dtype), 1)
+    ends = jnp.concatenate([-edge, jnp.sort(jnp.clip(breaks, -edge[0], edge[0])), edge])
     x, w = jnp.asarray(rule.points), jnp.asarray(rule.weights)
     half = 0.5 * (ends[1:] - ends[:-1])
     nodes = 0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x[None, :]

@@ -38,15 +38,15 @@ PANEL = 48
 SMEAR = 8.0
 
 
-def _ratio(x: Array, y: Array) -> Array:
+def ratio(x: Array, y: Array) -> Array:
     """The ratio, and zero where the denominator is: a field of no variance has no covariances either."""
     return jnp.where(y > 0.0, x / jnp.where(y > 0.0, y, 1.0), 0.0)
 
 
-def _place(position: Array, scale: Array) -> Array:
+def place(position: Array, scale: Array) -> Array:
     """Where a kink stands in units of the deviation; beyond the range on its side when there is no deviation."""
     is_free = scale > 1e-300
-    return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 2.0 * RANGE * jnp.sign(position))
+    return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 100.0 * RANGE * jnp.sign(position))
 
 
 def one_slope_integrals(
@@ -61,7 +61,7 @@ def one_slope_integrals(
 
     With ``size=abs`` and bounds in their places, a bound on it.
     """
-    rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
+    rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
     rest = omega[None, :, units] - rate[:, :, None] * omega[:p, None, units]
     return size(rate)[:, :, None] * along[:, None, :] + size(rest) * slopes[:, None, :]
 
@@ -75,17 +75,17 @@ def pair(
     around the places at which y passes a kink of the second; the inner rule runs along the rest of y.
     """
     scale = safe_root(C[0, 0])
-    pull = _ratio(C[0, 1], scale)
+    pull = ratio(C[0, 1], scale)
     width = safe_root(C[1, 1] - pull**2)
-    breaks = [_place(jnp.asarray(kink), scale) for kink in first.kinks]
+    breaks = [place(jnp.asarray(kink), scale) for kink in first.kinks]
     for kink in second.kinks:
-        centre, spread = _place(jnp.asarray(kink) * jnp.sign(pull), abs(pull)), _place(SMEAR * width, abs(pull))
+        centre, spread = place(jnp.asarray(kink) * jnp.sign(pull), abs(pull)), place(SMEAR * width, abs(pull))
         breaks += [centre, centre - spread, centre + spread]
     outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), panel)
     x = scale * outer
 
     def at(mean: Array) -> tuple[Array, Array]:
-        places = [_place(kink - mean, width) for kink in second.kinks]
+        places = [place(kink - mean, width) for kink in second.kinks]
         inner, weights = line_rule(jnp.stack(places) if places else jnp.zeros(1), panel)
         y = mean + width * inner
         return weights @ second(y), weights @ second.derivative(y)
@@ -173,13 +173,13 @@ class Slices(AbstractRule):
         def along(m: Float[Array, " k"], q: Array) -> tuple[Array, Array, Array]:
             """E[f sigma], E[sigma' x f] and E[sigma' grad f] for one student field of variance q."""
             scale = safe_root(q)
-            breaks = [_place(jnp.asarray(kink), scale) for kink in activation.kinks]
+            breaks = [place(jnp.asarray(kink), scale) for kink in activation.kinks]
             outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), self.panel)
-            v = _ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
+            v = ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
             # The square root of I - v v^T, which is singular when the field lies within the target's.
             left = safe_root(1.0 - v @ v)
             rest = root - (root @ v)[:, None] * v[None, :] / (1.0 + left)
-            points = _ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
+            points = ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
             f, slope = value_and_slope(points)
             f, slope = f @ weights, jnp.einsum("xgk,g->xk", slope, weights)
             x = scale * outer
@@ -187,7 +187,7 @@ class Slices(AbstractRule):
             return sigma @ f, (sigma_slope * x) @ f, sigma_slope @ slope
 
         fs, own, slopes = jax.vmap(along)(overlaps.M, jnp.diagonal(overlaps.Q))
-        rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])
+        rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])
         rest = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
         fv = rate * own[:, None] + jnp.einsum("jur,jr->ju", rest, slopes)
         return TargetIntegrals(weights @ problem.target(grid @ root.T) ** 2, fs, fv)
