@@ -8,7 +8,7 @@ all of it at any length of the field.
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,10 @@ class Breaks(NamedTuple):
     kinks: tuple[float, ...]
     ends: tuple[float, ...]
     is_settled: bool
+
+
+# Of a polynomial.
+WHOLE = Breaks((), (), True)
 
 
 def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
@@ -165,16 +169,32 @@ def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ..
 
 
 @lru_cache(maxsize=64)
-def activation_breaks(activation: AbstractActivation) -> Breaks:
-    """Kinks and ends of pieces of an activation and its slope, in its argument."""
-    if activation.coefficients is not None:
-        return Breaks((), (), True)
+def _activation_breaks(activation: AbstractActivation) -> Breaks:
     return breaks_of(lambda x: jnp.stack([activation(x), activation.derivative(x)], axis=1), activation.kinks)
 
 
 @lru_cache(maxsize=64)
-def target_breaks(target: AbstractTarget) -> Breaks:
-    """Kinks and ends of pieces of a target of one field."""
-    if target.polynomial is not None:
-        return Breaks((), (), True)
+def _target_breaks(target: AbstractTarget) -> Breaks:
     return breaks_of(lambda x: target(x[:, None])[:, None], (target.kinks or ((),))[0])
+
+
+def _remembered(cached: Any, subject: Any) -> Breaks:
+    """A function that holds arrays cannot be remembered, and is looked at anew."""
+    with jax.ensure_compile_time_eval():  # also while another program is traced
+        try:
+            hash(subject)
+        except TypeError:
+            return cached.__wrapped__(subject)
+        return cached(subject)
+
+
+def activation_breaks(activation: AbstractActivation) -> Breaks:
+    """Kinks and ends of pieces of an activation and its slope, in its argument."""
+    return WHOLE if activation.coefficients is not None else _remembered(_activation_breaks, activation)
+
+
+def target_breaks(target: AbstractTarget) -> Breaks:
+    """Kinks and ends of pieces of a target of one field, in that field."""
+    if target.units is not None:
+        return activation_breaks(target.units.activation)
+    return WHOLE if target.polynomial is not None else _remembered(_target_breaks, target)

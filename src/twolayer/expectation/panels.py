@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser
+from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.moments import from_cloud
@@ -74,8 +74,7 @@ class Panels(AbstractEngine):
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         *rules, bounded = results
-        judged = by_coarser(tuple(rules), self.floor)
-        return Estimate(judged.value, jax.tree.map(lambda e, x, y: e + abs(y - x), judged.error, rules[0], bounded))
+        return with_doubts(by_coarser(tuple(rules), self.floor), rules[0], (bounded,))
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         edge = reach(problem, overlaps, wanted)

@@ -9,9 +9,11 @@ by Stein's lemma for the part of the field u that is independent of the field j.
 k + 1 for a target of k fields. Nothing is divided by a conditional variance, so singular overlaps are no exception.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,7 @@ from jaxtyping import Array, Float
 from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.moments import (
     TargetIntegrals,
     UnitIntegrals,
@@ -31,6 +34,7 @@ from twolayer.expectation.moments import (
 from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rule, line_rule, order_for, tensor_rule
 from twolayer.expectation.tilted import suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
+from twolayer.problem.activations import Relu
 
 # Nodes on each panel between kinks.
 PANEL = 48
@@ -105,6 +109,9 @@ class Slices(AbstractRule):
     panel: Rule
     rule: Rule | None
     order: int = static(count("order", low=0, high=128))
+    # Whether features or growth may be missed, and whether what may be is added to the moments.
+    is_doubted: bool = eqx.field(static=True, default=True)
+    is_doubting: bool = eqx.field(static=True, default=False)
     others: tuple[AbstractEngine, ...] = ()
 
     floor: ClassVar[float] = ROUNDING
@@ -118,24 +125,51 @@ class Slices(AbstractRule):
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Slices":
         panels = [legendre_rule(n).padded(PANEL) for n in (PANEL, int(0.7 * PANEL), PANEL // 2)]
+        doubted = not all(map(_is_plain, _activations(problem)))
         if problem.target.units is not None:
-            return with_others([cls(panel, None, 0) for panel in panels])
+            return with_others([cls(panel, None, 0, doubted) for panel in panels])
         order, _ = order_for(problem.target, rtol, 1.0)
         rules = [tensor_rule(n, problem.k, 1e-9 * rtol) for n in (order, *coarser_orders(order))]
         size = len(rules[0].weights)
         pairs = zip(panels, rules, strict=True)
-        return with_others([cls(panel, rule.padded(size), order) for panel, rule in pairs])
+        return with_others([cls(panel, rule.padded(size), order, doubted) for panel, rule in pairs])
+
+    @property
+    def doubters(self) -> tuple[AbstractEngine, ...]:
+        return (dataclasses.replace(self, others=(), is_doubting=True),) if self.is_doubted else ()
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        activations = _activations(problem)
         if problem.target.units is not None:
             c = unit_weights(problem, overlaps.a)
-            activations = [problem.student.activation, problem.target.units.activation]
             values = from_units(c, self._units(problem, overlaps, activations), 0.0)
         else:
             c = student_weights(problem, overlaps.a)
-            own = self._units(problem, overlaps, [problem.student.activation])
+            own = self._units(problem, overlaps, activations)
             values = from_target(c, own, self._target(problem, overlaps), 0.0)
-        return {name: values[name] for name in wanted}
+        values = {name: values[name] for name in wanted}
+        if not self.is_doubting:
+            return values
+        missed = doubts(problem, overlaps, values, self._marginals(problem, overlaps))
+        return {name: values[name] + missed[name] for name in wanted}
+
+    def _marginals(self, problem: Problem, overlaps: Overlaps) -> Marginals:
+        """The nodes along each field alone."""
+        lengths = safe_root(jnp.diagonal(overlaps.omega))
+
+        def along(activation: AbstractActivation, scale: Array) -> tuple[Array, Array]:
+            breaks = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
+            x, w = line_rule(breaks, self.panel)
+            return scale * x, w
+
+        student, *target = _activations(problem)
+        own = jax.vmap(lambda scale: along(student, scale), out_axes=1)(lengths[: problem.p])
+        if target:
+            return Marginals(*own, *jax.vmap(lambda scale: along(target[0], scale), out_axes=1)(lengths[problem.p :]))
+        assert self.rule is not None
+        grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
+        fields = grid @ jnp.linalg.cholesky(overlaps.P).T
+        return Marginals(*own, fields, jnp.broadcast_to(weights[:, None], fields.shape))
 
     def _units(self, problem: Problem, overlaps: Overlaps, kinds: list[AbstractActivation]) -> UnitIntegrals:
         """Integrals over pairs of units: those of the student, and those of the target when it has any."""
@@ -196,6 +230,17 @@ class Slices(AbstractRule):
     def name(self) -> str:
         target = f", Gauss-Hermite of order {self.order} for the target" if self.order else ""
         return f"slices, {self.panel.size} nodes between kinks{target}"
+
+
+def _activations(problem: Problem) -> list[AbstractActivation]:
+    """Those of the student and of the target's units, if it has any."""
+    units = problem.target.units
+    return [problem.student.activation] + ([] if units is None else [units.activation])
+
+
+def _is_plain(activation: AbstractActivation) -> bool:
+    """Whether a function looks the same at every scale, so that the length of its field does not matter."""
+    return activation.coefficients is not None or isinstance(activation, Relu)
 
 
 def _join(blocks: list[list[Array]]) -> Float[Array, "n n 3"]:
