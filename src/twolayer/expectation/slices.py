@@ -23,6 +23,7 @@ from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.doubt import Marginals, doubts
+from twolayer.expectation.features import target_breaks
 from twolayer.expectation.moments import (
     TargetIntegrals,
     UnitIntegrals,
@@ -32,7 +33,7 @@ from twolayer.expectation.moments import (
     unit_weights,
 )
 from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rule, line_rule, order_for, tensor_rule
-from twolayer.expectation.tilted import suits_smooth_target
+from twolayer.expectation.tilted import kinks_along, suits_kinked_target, suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations import Relu
 
@@ -120,13 +121,16 @@ class Slices(AbstractRule):
     def suits(cls, problem: Problem, moment: str) -> Suits:
         if moment not in ("excess_risk", "chi", "v"):
             return Suits(False, f"{problem.k + 3} fields, limit {problem.k + 1}")
-        return Suits(True) if problem.target.units is not None else suits_smooth_target(problem)
+        if problem.target.units is not None or suits_kinked_target(problem):
+            return Suits(True)
+        return suits_smooth_target(problem)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Slices":
         panels = [legendre_rule(n).padded(PANEL) for n in (PANEL, int(0.7 * PANEL), PANEL // 2)]
         doubted = not all(map(_is_plain, _activations(problem)))
-        if problem.target.units is not None:
+        if problem.target.units is not None or suits_kinked_target(problem):
+            doubted = doubted or (problem.k == 1 and bool(target_breaks(problem.target).ends))
             return with_others([cls(panel, None, 0, doubted) for panel in panels])
         order, _ = order_for(problem.target, rtol, 1.0)
         rules = [tensor_rule(n, problem.k, 1e-9 * rtol) for n in (order, *coarser_orders(order))]
@@ -146,7 +150,8 @@ class Slices(AbstractRule):
         else:
             c = student_weights(problem, overlaps.a)
             own = self._units(problem, overlaps, activations)
-            values = from_target(c, own, self._target(problem, overlaps), 0.0)
+            target = self._kinked_target if self.rule is None else self._target
+            values = from_target(c, own, target(problem, overlaps), 0.0)
         values = {name: values[name] for name in wanted}
         if not self.is_doubting:
             return values
@@ -166,7 +171,9 @@ class Slices(AbstractRule):
         own = jax.vmap(lambda scale: along(student, scale), out_axes=1)(lengths[: problem.p])
         if target:
             return Marginals(*own, *jax.vmap(lambda scale: along(target[0], scale), out_axes=1)(lengths[problem.p :]))
-        assert self.rule is not None
+        if self.rule is None:
+            x, w = line_rule(place(jnp.asarray(kinks_along(problem)), lengths[-1]), self.panel)
+            return Marginals(*own, lengths[-1] * x[:, None], w[:, None])
         grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
         fields = grid @ jnp.linalg.cholesky(overlaps.P).T
         return Marginals(*own, fields, jnp.broadcast_to(weights[:, None], fields.shape))
@@ -225,6 +232,37 @@ class Slices(AbstractRule):
         rest = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
         fv = rate * own[:, None] + jnp.einsum("jur,jr->ju", rest, slopes)
         return TargetIntegrals(weights @ problem.target(grid @ root.T) ** 2, fs, fv)
+
+    def _kinked_target(self, problem: Problem, overlaps: Overlaps) -> TargetIntegrals:
+        r"""Of a target of one field with kinks and jumps at known places, along that field given the student's.
+
+        A jump has no slope that could be averaged, so that Stein's lemma does not help; the fields are written in the
+        two normals of the rule instead, :math:`\ell_u = c_u x + d_u y` and a rest that is independent of both.
+        """
+        p, omega, activation = problem.p, overlaps.omega, problem.student.activation
+        kinks, length = jnp.asarray(kinks_along(problem)), jnp.sqrt(overlaps.P[0, 0])
+
+        def along(row: Float[Array, " n"], q: Array) -> tuple[Array, Array]:
+            """E[f sigma] and E[sigma' l_u f] for a student field of these covariances and this variance."""
+            scale = safe_root(q)
+            pull = ratio(row[p], scale)
+            width = safe_root(overlaps.P[0, 0] - pull**2)
+            centre, spread = place(kinks * jnp.sign(pull), abs(pull)), place(SMEAR * width, abs(pull))
+            own = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
+            breaks = jnp.concatenate([own, centre, centre - spread, centre + spread])
+            outer, outer_weights = line_rule(breaks, self.panel)
+            inner, weights = jax.vmap(lambda x: line_rule(place(kinks - pull * x, width), self.panel))(outer)
+            f = weights * problem.target((pull * outer[:, None] + width * inner)[:, :, None])
+            x = scale * outer
+            slope = outer_weights * activation.derivative(x)
+            level, lean = jnp.sum(f, axis=1), jnp.sum(f * inner, axis=1)
+            c = ratio(row, scale)
+            d = ratio(omega[p] - c * pull, width)
+            return (outer_weights * activation(x)) @ level, c * ((slope * outer) @ level) + d * (slope @ lean)
+
+        fs, fv = jax.vmap(along)(omega[:p], jnp.diagonal(overlaps.Q))
+        nodes, weights = line_rule(place(kinks, length), self.panel)
+        return TargetIntegrals(weights @ problem.target(length * nodes[:, None]) ** 2, fs, fv)
 
     @property
     def name(self) -> str:
