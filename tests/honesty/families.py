@@ -23,7 +23,7 @@ MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
 
 @dataclass(frozen=True)
 class Side:
-    """A function of one field: as the package takes it, its values and slopes in NumPy, and what its panels must see."""
+    """A function of one field: as the package takes it, its values and slopes in NumPy, what its panels must see."""
 
     given: Any
     value: Callable[[np.ndarray], np.ndarray]
@@ -130,7 +130,7 @@ def around(centre: float, width: float) -> tuple[float, ...]:
 
 
 ERF = Side("erf", lambda x: erf(x / 2**0.5), lambda x: (2 / np.pi) ** 0.5 * np.exp(-(x**2) / 2), around(0.0, 1.0))
-TANH = Side("tanh", np.tanh, lambda x: 1 / np.cosh(np.clip(x, -300, 300)) ** 2, around(0.0, 1.0) + (-15.0, 15.0))
+TANH = Side("tanh", np.tanh, lambda x: 1 / np.cosh(np.clip(x, -300, 300)) ** 2, (*around(0.0, 1.0), -15.0, 15.0))
 RELU = Side("relu", lambda x: np.maximum(x, 0.0), lambda x: (x > 0) * 1.0, (0.0,))
 
 
@@ -157,7 +157,9 @@ def bump(centre: float, width: float) -> Side:
 
 
 def wave(c: float) -> Side:
-    return Side(Custom(lambda x: jnp.cos(c * x), growth=0), lambda x: np.cos(c * x), lambda x: -c * np.sin(c * x), wave=c)
+    return Side(
+        Custom(lambda x: jnp.cos(c * x), growth=0), lambda x: np.cos(c * x), lambda x: -c * np.sin(c * x), wave=c
+    )
 
 
 def kinked_targets(c: float, b: float) -> list[Side]:
@@ -202,7 +204,9 @@ def draw_pair(rng: np.random.Generator, family: str) -> Pair:
     if family == "bumps":
         featured = [bump(centre, width), bump(0.0, 1.0), wave(round(float(rng.uniform(1.0, 4.0)), 2))]
         return Pair(family, one(featured), one([*kinked[:4], *smooth]), straight, noise)
-    return Pair("narrow targets", one([ERF, TANH, RELU, bump(centre, max(width, 0.2))]), one(smooth[:2]), "plain", noise)
+    return Pair(
+        "narrow targets", one([ERF, TANH, RELU, bump(centre, max(width, 0.2))]), one(smooth[:2]), "plain", noise
+    )
 
 
 FAMILIES = ("jumps", "growth", "bumps", "narrow targets")

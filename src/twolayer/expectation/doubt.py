@@ -3,9 +3,9 @@ r"""What a rule may have missed: averages over single fields by the rule itself,
 The nodes of a rule are fixed in units of the deviation of a field, and all of its orders miss a feature that is
 narrower than their spacing, or an average that is made further out, in the same way. For functions of one field the
 truth is cheap: a rule along the field that breaks at the features of the function and reaches as far as its growth
-demands. The largest relative error r of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a target of
-one field) is taken for the relative error of moments with two factors, that of the fourth powers for moments with four:
-they are as narrow and as far out as any product of so many factors. In absolute numbers, by Hölder's inequality,
+demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a target of
+one field) is taken for the relative error of moments with two factors, that of the fourth powers for moments with four,
+since they are as narrow and as far out as any product of so many factors. In numbers, by Hölder's inequality,
 
 .. math:: |E[\sigma'_j \sigma'_l \mathcal E^2]| \le \|\sigma'_j\|_4 \|\sigma'_l\|_4 \|\mathcal E\|_4^2, \qquad
           \|\mathcal E\|_4 \le \|f\|_4 + \textstyle\sum_j |c_j| \|\sigma_j\|_4
@@ -39,7 +39,7 @@ class Marginals(NamedTuple):
     target_weights: Float[Array, "points k"]
 
 
-def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[Array, "2 *n"]:
+def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[Array, "2 ..."]:
     """The averages of the square and of the fourth power."""
     square = function(x) ** 2
     # A point of no weight adds nothing, even where the function overflows.
@@ -94,9 +94,7 @@ def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, w
     return _Checked(_averages(problem.target, nodes, weights[:, 0])[1] ** 0.25, jnp.zeros(2))
 
 
-def doubts(
-    problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals
-) -> dict[str, Array]:
+def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals) -> dict[str, Array]:
     """What a rule may have missed of each moment, because of features narrower than its nodes or of growth.
 
     Parameters

@@ -8,6 +8,7 @@ all of it at any length of the field.
 
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
@@ -129,7 +130,7 @@ class _Pieces:
     def merge(self, pieces: list[tuple[float, float]], kinks: tuple[float, ...], tolerance: float) -> list[float]:
         """The inner ends that remain when neighbours are joined wherever their union fits."""
         ends, start = [], pieces[0][0]
-        for (low, high), (_, beyond) in zip(pieces, pieces[1:], strict=False):
+        for (_, high), (_, beyond) in pairwise(pieces):
             if high in kinks:
                 start = high
             elif not self.fits([(start, beyond)], tolerance)[0]:
@@ -164,8 +165,10 @@ def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ..
         if len(leaves) < MOST_PIECES:
             ends = [end for end in pieces.merge(leaves, known, tolerance) if abs(end) <= FAR[0] / 2]
             if len(ends) <= MOST:
-                return Breaks(known, tuple(ends), tolerance == TOLERANCES[0] and len(merged) <= MOST_KINKS)
-    return Breaks(known, tuple(sorted(sorted(ends, key=abs)[:MOST])), False)
+                return Breaks(known, tuple(ends), len(merged) <= MOST_KINKS)
+    # Some of them, so that at least the stretch that holds the features is not missed.
+    some = np.linspace(0, len(ends) - 1, MOST).round().astype(int) if ends else ()
+    return Breaks(known, tuple(ends[i] for i in some), False)
 
 
 @lru_cache(maxsize=64)

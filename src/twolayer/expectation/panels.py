@@ -24,7 +24,7 @@ from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.moments import from_cloud
 from twolayer.expectation.rules import Rule, legendre_rule, line_rule
-from twolayer.expectation.slices import SMEAR, place, ratio
+from twolayer.expectation.slices import SMEAR, place
 from twolayer.expectation.tails import beyond, reach
 from twolayer.expectation.tilted import suits_smooth_target
 from twolayer.problem import Custom, Overlaps, Problem
@@ -89,8 +89,8 @@ class Panels(AbstractEngine):
         # The bound also counts what the rounding of this difference does to a student along the target.
         rounding = self.bound * 4.0 * np.finfo(float).eps * (overlaps.Q[0, 0] + pull**2)
         width = safe_root(overlaps.Q[0, 0] - pull**2 + rounding)
-        own = jnp.asarray([*self.target.kinks, *self._ends(self.target)])
-        edges, kinks = self._ends(self.student), jnp.asarray(self.student.kinks)
+        own = jnp.asarray([*self.target.kinks, *self.target.ends])
+        edges, kinks = self.student.ends, jnp.asarray(self.student.kinks)
         felt = jnp.concatenate([kinks, jnp.asarray([edges[0], edges[-1]] if edges else [])])
         spread = place(SMEAR * width, abs(pull))
         met = [place(jnp.sign(pull) * x, abs(pull)) for x in (jnp.asarray([*self.student.kinks, *edges]), felt)]
@@ -106,10 +106,6 @@ class Panels(AbstractEngine):
         lam_star = jnp.broadcast_to(length * outer[:, None], lam.shape)
         weights = outer_weights[:, None] * inner_weights
         return jnp.stack([lam.ravel(), lam_star.ravel()], axis=1), weights.ravel()
-
-    def _ends(self, breaks: Breaks) -> tuple[float, ...]:
-        """Ends of pieces; of a function with features everywhere a few would not help, even panels do."""
-        return breaks.ends if breaks.is_settled else ()
 
     def _even(self, panels: int, edge: Array) -> Float[Array, " breaks"]:
         number = panels if self.student.is_settled and self.target.is_settled else MANY

@@ -49,9 +49,9 @@ def _is_tame(activation: AbstractActivation) -> bool:
 
 
 def _features(breaks: Breaks) -> tuple[float, float] | None:
-    """The middle and the width of the features of a function; None where they are everywhere, or nowhere."""
+    """The middle and the width of the features of a function; None where there are none to find."""
     places = (*breaks.kinks, *breaks.ends)
-    if not breaks.is_settled or len(places) < 2:
+    if len(places) < 2:
         return None
     return 0.5 * (max(places) + min(places)), (max(places) - min(places)) / FEATURE
 

@@ -106,7 +106,9 @@ def line_rule(
     return nodes.ravel(), weights.ravel()
 
 
-def panel_rule(root: Float[np.ndarray, "k k"], kinks: tuple[float, ...], rule: Rule, dropped: float = 1e-24) -> Rule:
+def panel_rule(
+    root: Float[np.ndarray, "k k"], kinks: tuple[tuple[float, ...], ...], rule: Rule, dropped: float = 1e-24
+) -> Rule:
     """A product rule for independent standard normals g whose fields ``root @ g`` meet kinks, points (points, k).
 
     Field after field, the Gauss-Legendre rule on the panels between the kinks: where they stand in one normal depends
@@ -115,7 +117,7 @@ def panel_rule(root: Float[np.ndarray, "k k"], kinks: tuple[float, ...], rule: R
     x, w = np.asarray(rule.points), np.asarray(rule.weights)
     points, weights = np.zeros((1, 0)), np.ones(1)
     for field, row in enumerate(root):
-        places = (np.asarray(kinks)[None, :] - (points @ row[:field])[:, None]) / row[field]
+        places = (np.asarray(kinks[field])[None, :] - (points @ row[:field])[:, None]) / row[field]
         edge = np.full((len(points), 1), RANGE)
         ends = np.concatenate([-edge, np.sort(np.clip(places, -RANGE, RANGE), axis=1), edge], axis=1)
         half = 0.5 * np.diff(ends, axis=1)

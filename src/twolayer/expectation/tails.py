@@ -44,7 +44,7 @@ LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
 OVERFLOW = 1e5
 
 
-def _log_largest(values: Float[Array, "distances *n"]) -> Float[Array, "distances *n"]:
+def _log_largest(values: Float[Array, "distances ..."]) -> Float[Array, "distances ..."]:
     """The logarithm of the largest modulus up to each distance."""
     return jax.lax.cummax(jnp.nan_to_num(jnp.log(jnp.abs(values) + 1e-300), nan=OVERFLOW, posinf=OVERFLOW), axis=0)
 
@@ -62,9 +62,10 @@ def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]
     both = jnp.stack([fields, -fields])
     value, slope = (_log_largest(jnp.max(jnp.abs(x), axis=0)) for x in (activation(both), activation.derivative(both)))
     directions = [*np.eye(problem.k), np.ones(problem.k) / np.sqrt(problem.k)][: problem.k + (problem.k > 1)]
-    rows = jnp.asarray(np.stack([*directions, *(-direction for direction in directions)])) @ jnp.linalg.cholesky(
-        overlaps.P
-    ).T
+    rows = (
+        jnp.asarray(np.stack([*directions, *(-direction for direction in directions)]))
+        @ jnp.linalg.cholesky(overlaps.P).T
+    )
     target = _log_largest(jnp.max(jnp.abs(problem.target(t[:, None, None] * rows[None, :, :])), axis=1))
     share = jnp.log(jnp.abs(overlaps.a) * problem.student.scale + 1e-300)
     noise = jnp.broadcast_to(0.5 * jnp.log(problem.noise + 1e-300), t.shape)

@@ -35,8 +35,8 @@ def kinks_of(text: str, k: int) -> tuple[tuple[float, ...], ...] | None:
 
     Returns
     -------
-    The sorted places for each field, or None where a kink lies on a surface of several fields, such as ``abs(z1 + z2)``,
-    and where there are more than ``MOST`` of them along one field.
+    The sorted places for each field, or None where a kink lies on a surface of several fields, such as
+    ``abs(z1 + z2)``, and where there are more than ``MOST`` of them along one field.
     """
     places: list[set[float]] = [set() for _ in range(k)]
     for call in ast.walk(formulas._parse(text)):
