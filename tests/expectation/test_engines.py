@@ -126,7 +126,10 @@ def test_clouds_converge_at_their_rates(kind, low, high):
         (tl.Committee(3, "softplus"), tl.Student(4, "gelu"), "Series", "Cloud"),
         (tl.Committee(1, "softplus"), tl.Student(1, "gelu"), "Series", "Quadrature"),
         (tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(2, "relu"), "Slices", "Cloud"),
-        (tl.MultiIndex("abs(z1)", k=1), tl.Student(1, "tanh"), "Cloud", "Cloud"),
+        (tl.MultiIndex("abs(z1)", k=1), tl.Student(3, "tanh"), "Tilted", "Tilted"),
+        (tl.MultiIndex("abs(z1)", k=1), tl.Student(1, "relu"), "Panels", "Panels"),
+        (tl.MultiIndex("abs(z1)", k=1), tl.Student(2, "he8"), "Slices", "Cloud"),
+        (tl.MultiIndex("step(z1 + z2)"), tl.Student(1, "tanh"), "Cloud", "Cloud"),
         (tl.Committee(2, "gelu"), tl.Student(40, "gelu"), "Series", "MonteCarlo"),
     ],
 )

@@ -42,7 +42,7 @@ def test_fewer_cosines_are_needed_in_more_dimensions():
 def test_panels_end_at_kinks_of_correlated_fields():
     """Two relus of correlated fields against their closed average: as exact as if there were no kinks."""
     P = np.array([[1.0, 0.6], [0.6, 2.0]])
-    rule = panel_rule(np.linalg.cholesky(P), (0.0,), legendre_rule(32))
+    rule = panel_rule(np.linalg.cholesky(P), ((0.0,), (0.0,)), legendre_rule(32))
     fields = rule.points @ np.linalg.cholesky(P).T
     rho = P[0, 1] / np.sqrt(P[0, 0] * P[1, 1])
     exact = np.sqrt(np.linalg.det(P)) + P[0, 1] * (np.pi / 2 + np.arcsin(rho))
@@ -60,7 +60,8 @@ KINDS = [
     (tl.SingleIndex("erf"), "relu", "panels"),
     (tl.Committee(2, "relu", P=[[1.0, 0.5], [0.5, 2.0]]), "relu", "panels"),
     (tl.Committee(3, "relu"), "erf", "cloud"),
-    (tl.MultiIndex("abs(z1) + z2"), "erf", "cloud"),
+    (tl.MultiIndex("abs(z1) + z2"), "erf", "panels"),
+    (tl.MultiIndex("abs(z1 + z2)"), "erf", "cloud"),
     (tl.MultiIndex("z1*z2*z3*z4"), "tanh", "cloud"),
 ]
 

@@ -15,6 +15,7 @@ from twolayer.expectation.moments import Moments as Moments
 from twolayer.expectation.moments import increment_covariance as increment_covariance
 from twolayer.expectation.moments import increment_parts as increment_parts
 from twolayer.expectation.moments import increment_rates as increment_rates
+from twolayer.expectation.panels import Panels as Panels
 from twolayer.expectation.qmc import Cloud as Cloud
 from twolayer.expectation.qmc import MonteCarlo as MonteCarlo
 from twolayer.expectation.quadrature import Quadrature as Quadrature

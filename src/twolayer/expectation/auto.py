@@ -19,6 +19,7 @@ from twolayer.expectation.closed.polynomial import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.moments import MOMENTS, Moments
+from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
 from twolayer.expectation.series import Series
@@ -34,6 +35,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
         SquareUnits,
         PolynomialTables,
         Tilted,
+        Panels,
         Series,
         Slices,
         Quadrature,
@@ -99,7 +101,7 @@ class Chosen(eqx.Module):
             part = engine.combine((first, *own))
             value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, first)
             error = jax.tree.map(lambda total, x: total + x, error, part.error)
-        return Estimate(value, error)
+        return Estimate(value, jax.tree.map(_without_nan, error))
 
     @property
     def rtol(self) -> float:
@@ -113,6 +115,11 @@ class Chosen(eqx.Module):
             return self.engines[0].name
         pairs = zip(self.engines, self.serves, strict=True)
         return "; ".join(f"{', '.join(names)}: {engine.name}" for engine, names in pairs)
+
+
+def _without_nan(error: Any) -> Any:
+    """An error that is no number, as where values overflow, is one without bound."""
+    return jnp.where(jnp.isnan(error), jnp.inf, error) if isinstance(error, jax.Array) else error
 
 
 def _as_engines(value: Any) -> tuple[str, ...] | None:

@@ -93,11 +93,17 @@ class AbstractRule(AbstractEngine):
     def rtol(self) -> float:
         return 0.0
 
+    @property
+    def doubters(self) -> tuple["AbstractEngine", ...]:
+        """Versions that add what all orders may miss alike to the moments; their differences are errors as well."""
+        return ()
+
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return (dataclasses.replace(self, others=()), *self.others)
+        return (dataclasses.replace(self, others=()), *self.others, *self.doubters)
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        return by_coarser(results, self.floor)
+        known = 1 + len(self.others)
+        return with_doubts(by_coarser(results[:known], self.floor), results[0], results[known:])
 
 
 def by_coarser(results: tuple[Any, ...], floor: float) -> Estimate:
@@ -110,6 +116,14 @@ def by_coarser(results: tuple[Any, ...], floor: float) -> Estimate:
         return spread + floor * (1.0 + abs(x))
 
     return Estimate(fine, jax.tree.map(error, fine, *others))
+
+
+def with_doubts(judged: Estimate, first: Any, doubted: tuple[Any, ...]) -> Estimate:
+    """The estimate with the difference of each of the ``doubted`` results from the first added to its error."""
+    error = judged.error
+    for result in doubted:
+        error = jax.tree.map(lambda total, x, y: total + abs(y - x), error, first, result)
+    return Estimate(judged.value, error)
 
 
 E = TypeVar("E", bound=AbstractRule)

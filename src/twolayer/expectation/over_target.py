@@ -17,7 +17,15 @@ from twolayer.core.estimate import Estimate
 from twolayer.core.precision import double
 from twolayer.expectation.base import by_coarser
 from twolayer.expectation.closed.thresholds import thresholds
-from twolayer.expectation.qmc import LOG2_POINTS, MAX_FIELDS, SCRAMBLINGS, by_scatter, scrambled_normals, within_reach
+from twolayer.expectation.qmc import (
+    LOG2_POINTS,
+    MAX_FIELDS,
+    SCRAMBLINGS,
+    by_scatter,
+    scrambled_normals,
+    turned_normals,
+    within_reach,
+)
 from twolayer.expectation.rules import (
     ORDERS,
     Rule,
@@ -84,14 +92,14 @@ class OverTarget(eqx.Module):
 def kind_of_rule(problem: Problem) -> tuple[str, str]:
     r"""Which kind of points serves the target's fields, "hermite", "panels" or "cloud", or "" and the reason why none.
 
-    Kinks of the target's units are known, and panels end there. So does the kink at zero of a student when k = 1, since
-    :math:`u \propto \lambda^\star`. Otherwise every unit has its kinks elsewhere, and only the noise outside of the
-    target's span smooths them.
+    Kinks of the target along single fields are known, and panels end there. So does the kink at zero of a student when
+    k = 1, since :math:`u \propto \lambda^\star`. Otherwise every unit has its kinks elsewhere, and only the noise
+    outside of the target's span smooths them.
     """
-    target, units, kinks = problem.target, problem.target.units, problem.student.activation.kinks
+    target, kinks = problem.target, problem.student.activation.kinks
     if target.is_smooth and not (target.k == 1 and 0.0 in kinks) and suits_smooth_target(problem).ok:
         return "hermite", ""
-    is_known = (target.k == 1 and target.is_smooth) or (units is not None and bool(units.activation.kinks))
+    is_known = target.kinks is not None and (target.k == 1 or not target.is_smooth)
     if is_known and target.k in PANELS and tail_share(target, REACH) <= TAIL:
         return "panels", ""
     if target.k > MAX_FIELDS:
@@ -147,19 +155,20 @@ def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
 
 
 def _panels(problem: Problem) -> tuple[list[Rule], str]:
-    units = problem.target.units
-    kinks = set(units.activation.kinks if units is not None else ())
-    if problem.k == 1:
-        # More panels than kinks: one direction is cheap, and an oscillating target is resolved as well.
-        kinks |= {-3.0, 0.0, 3.0}
+    kinks = problem.target.kinks
+    assert kinks is not None
+    # More panels than kinks: one direction is cheap, and an oscillating target is resolved as well.
+    even = {-3.0, 0.0, 3.0} if problem.k == 1 else set()
+    places = tuple(tuple(sorted({*row, *even})) for row in kinks)
     nodes = PANELS[problem.k]
     panels = [legendre_rule(n) for n in (nodes, *coarser_orders(nodes))]
-    rules = [panel_rule(_root(problem), tuple(sorted(kinks)), panel) for panel in panels]
+    rules = [panel_rule(_root(problem), places, panel) for panel in panels]
     return rules, f"Gauss-Legendre {nodes}^{problem.k} between kinks"
 
 
 def _cloud(problem: Problem, seed: int) -> TargetRule:
-    points = scrambled_normals(problem.k, LOG2_POINTS, seed)
+    make = scrambled_normals if problem.target.is_smooth else turned_normals
+    points = make(problem.k, LOG2_POINTS, seed)
     return _folded(problem, Rule(points, np.full(len(points), 1.0 / len(points))))
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import AbstractEngine, Suits
+from twolayer.expectation.base import SAFETY, AbstractEngine, Suits, with_doubts
 from twolayer.expectation.moments import fields_from_normals, from_cloud
-from twolayer.expectation.tails import tail_share
+from twolayer.expectation.probe import WIDE, needs_probe, probed
+from twolayer.expectation.tails import beyond, tail_share
 from twolayer.problem import Overlaps, Problem
 
 SCRAMBLINGS = 8
@@ -22,6 +23,8 @@ MAX_FIELDS = 32
 # The outermost points lie near four deviations: a target whose average is made beyond is not seen, nor is the error.
 REACH = 4.0
 TAIL = 0.1
+# A probe has points to this many of its own, wider deviations.
+FURTHEST = 3.3
 # Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight clouds is further
 # from the truth than this many standard errors about once in ten thousand numbers.
 T_QUANTILE = 7.885
@@ -37,6 +40,21 @@ def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
 
     uniforms = qmc.Sobol(fields, scramble=True, rng=np.random.default_rng(seed)).random_base2(log2_points)
     return ndtri(np.clip(uniforms, 2.0**-54, 1.0 - 2.0**-54))
+
+
+@lru_cache(maxsize=64)
+def turned_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
+    """The same cloud in a random frame of its own, for functions with kinks and jumps.
+
+    Along its axes a net has one point in each of N intervals: every scrambling counts the same number of points beyond
+    a jump, or one more, and the scatter of a few of them can be zero where their common error is not. In a random frame
+    no surface is along an axis.
+    """
+    normals = scrambled_normals(fields, log2_points, seed)
+    if fields == 1:
+        return normals
+    frame, triangle = np.linalg.qr(np.random.default_rng((seed, 1)).standard_normal((fields, fields)))
+    return normals @ (frame * np.sign(np.diagonal(triangle))[None, :])
 
 
 def by_scatter(results: tuple[Any, ...]) -> Estimate:
@@ -55,11 +73,16 @@ class AbstractCloud(AbstractEngine):
     """Several clouds of points, the same at every call, so that the moments are a fixed function of the overlaps.
 
     The clouds are the variants: the value is their mean, the error their standard error times a quantile of Student's
-    t distribution.
+    t distribution. Where averages may be made in places that few points reach, a probe of these places is one more
+    variant (`probe.probed`), and a bound on what is beyond its reach another.
     """
 
     normals: eqx.AbstractVar[Float[Array, "clouds points n"]]
     is_kinked: eqx.AbstractVar[bool]
+    # Whether averages may be made where few points are, by growth or by narrow features.
+    is_doubted: eqx.AbstractVar[bool]
+    # What a variant computes: "cloud", "probe" (the same averages from points where features are) or "tail".
+    role: eqx.AbstractVar[str]
 
     @property
     def rtol(self) -> float:
@@ -67,15 +90,39 @@ class AbstractCloud(AbstractEngine):
         return 1e-4 if self.is_kinked else 1e-5
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return tuple(type(self)(normals[None], self.is_kinked) for normals in self.normals)  # pyright: ignore[reportCallIssue]
+        make: Any = type(self)
+        clouds = tuple(make(normals[None], self.is_kinked) for normals in self.normals)
+        if not self.is_doubted:
+            return clouds
+        points = self.normals.reshape(-1, self.normals.shape[-1])[: 2**LOG2_POINTS]
+        probe = make(points[None], self.is_kinked, role="probe")
+        return *clouds, probe, make(self.normals[:1], self.is_kinked, role="tail")
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        return by_scatter(results)
+        clouds = results[: len(self.normals)]
+        scattered = by_scatter(clouds)
+        if not self.is_doubted:
+            return scattered
+        probe, tail = results[len(clouds) :]
+
+        def error(own: Any, value: Any, seen: Any) -> Any:
+            # Half of the scatter is that of the probe. What exceeds it was missed, and the probe may see it in part.
+            excess = abs(seen - value) - 0.5 * own
+            return own + SAFETY * 0.5 * (excess + abs(excess))
+
+        errors = jax.tree.map(error, scattered.error, scattered.value, probe)
+        return with_doubts(Estimate(scattered.value, errors), results[0], (tail,))
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         normals = self.normals.reshape(-1, self.normals.shape[-1])
-        weights = jnp.full(normals.shape[:1], 1.0 / normals.shape[0])
-        return from_cloud(problem, overlaps.a, fields_from_normals(overlaps, normals), weights, wanted)
+        fields, weights = fields_from_normals(overlaps, normals), jnp.full(normals.shape[:1], 1.0 / normals.shape[0])
+        if self.role == "probe":
+            fields, weights = probed(problem, overlaps, fields)
+        values = from_cloud(problem, overlaps.a, fields, weights, wanted)
+        if self.role != "tail":
+            return values
+        missed = beyond(problem, overlaps, wanted, WIDE * FURTHEST)
+        return {name: values[name] + missed[name] for name in wanted}
 
 
 def _has_kinks(problem: Problem) -> bool:
@@ -94,6 +141,8 @@ class Cloud(AbstractCloud):
 
     normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
     is_kinked: bool = eqx.field(static=True)
+    is_doubted: bool = eqx.field(static=True, default=False)
+    role: str = eqx.field(static=True, default="cloud")
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
@@ -105,8 +154,10 @@ class Cloud(AbstractCloud):
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Cloud":
         fields = problem.p + problem.k
-        clouds = np.stack([scrambled_normals(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
-        return cls(jnp.asarray(clouds), _has_kinks(problem))
+        has_kinks = _has_kinks(problem)
+        make = turned_normals if has_kinks else scrambled_normals
+        clouds = np.stack([make(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
+        return cls(jnp.asarray(clouds), has_kinks, needs_probe(problem))
 
     @property
     def name(self) -> str:
@@ -119,6 +170,8 @@ class MonteCarlo(AbstractCloud):
 
     normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
     is_kinked: bool = eqx.field(static=True)
+    is_doubted: bool = eqx.field(static=True, default=False)
+    role: str = eqx.field(static=True, default="cloud")
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
@@ -127,7 +180,8 @@ class MonteCarlo(AbstractCloud):
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "MonteCarlo":
         shape = (CLOUDS, SCRAMBLINGS * 2**LOG2_POINTS // CLOUDS, problem.p + problem.k)
-        return cls(jnp.asarray(np.random.default_rng(0).standard_normal(shape)), _has_kinks(problem))
+        normals = np.random.default_rng(0).standard_normal(shape)
+        return cls(jnp.asarray(normals), _has_kinks(problem), needs_probe(problem))
 
     @property
     def name(self) -> str:

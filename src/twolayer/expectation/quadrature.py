@@ -1,12 +1,15 @@
 """Gauss-Hermite quadrature on the whole space of fields: smooth functions of few fields, and polynomials exactly."""
 
+import dataclasses
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.doubt import doubts, marginals_of
 from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.rules import Rule, coarser_orders, tensor_rule
 from twolayer.expectation.tails import tail_share
@@ -35,6 +38,8 @@ class Quadrature(AbstractRule):
     rule: Rule
     order: int = static(count("order", high=128))
     others: tuple[AbstractEngine, ...] = ()
+    # Whether what all orders may miss alike is added to the moments.
+    is_doubting: bool = eqx.field(static=True, default=False)
 
     floor: ClassVar[float] = ROUNDING
 
@@ -67,9 +72,17 @@ class Quadrature(AbstractRule):
         size = len(rules[0].weights)
         return with_others([cls(rule.padded(size), order) for rule in rules])
 
+    @property
+    def doubters(self) -> tuple[AbstractEngine, ...]:
+        return (dataclasses.replace(self, others=(), is_doubting=True),) if self.others else ()
+
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-        fields = fields_from_normals(overlaps, jnp.asarray(self.rule.points))
-        return from_cloud(problem, overlaps.a, fields, jnp.asarray(self.rule.weights), wanted)
+        fields, weights = fields_from_normals(overlaps, jnp.asarray(self.rule.points)), jnp.asarray(self.rule.weights)
+        values = from_cloud(problem, overlaps.a, fields, weights, wanted)
+        if not self.is_doubting:
+            return values
+        missed = doubts(problem, overlaps, values, marginals_of(fields, weights, problem.p))
+        return {name: values[name] + missed[name] for name in wanted}
 
     @property
     def name(self) -> str:

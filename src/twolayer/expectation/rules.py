@@ -16,6 +16,8 @@ from twolayer.problem import AbstractTarget
 RANGE = 10.0
 # Orders to try for a function of that many fields, from cheap to dear.
 ORDERS = {1: (16, 24, 32, 48, 64, 96, 128), 2: (12, 16, 24, 32, 48, 64), 3: (12, 16, 20, 24, 32)}
+# Points of a fine grid along a line: a feature that is narrower than its spacing is not seen.
+LINE = 4001
 # Nodes for the cosine of two directions: at least so many that two coarser rules differ from it, and at most.
 LEAST_COSINES, MOST_COSINES = 4, 32
 
@@ -88,13 +90,15 @@ def legendre_rule(order: int) -> Rule:
     return Rule(*np.polynomial.legendre.leggauss(order))
 
 
-def line_rule(breaks: Float[Array, " breaks"], rule: Rule) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
+def line_rule(
+    breaks: Float[Array, " breaks"], rule: Rule, reach: Any = RANGE
+) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Nodes and weights for one standard normal and a function that is smooth between the breaks.
 
-    The Gauss-Legendre rule on the panels between them; a break outside the range makes a panel of no length.
+    The Gauss-Legendre rule on the panels between them; a break beyond the ``reach`` makes a panel of no length.
     """
-    ends = jnp.sort(jnp.clip(breaks, -RANGE, RANGE))
-    ends = jnp.concatenate([jnp.array([-RANGE]), ends, jnp.array([RANGE])])
+    edge = jnp.reshape(jnp.asarray(reach, breaks.dtype), 1)
+    ends = jnp.concatenate([-edge, jnp.sort(jnp.clip(breaks, -edge[0], edge[0])), edge])
     x, w = jnp.asarray(rule.points), jnp.asarray(rule.weights)
     half = 0.5 * (ends[1:] - ends[:-1])
     nodes = 0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x[None, :]
@@ -102,7 +106,9 @@ def line_rule(breaks: Float[Array, " breaks"], rule: Rule) -> tuple[Float[Array,
     return nodes.ravel(), weights.ravel()
 
 
-def panel_rule(root: Float[np.ndarray, "k k"], kinks: tuple[float, ...], rule: Rule, dropped: float = 1e-24) -> Rule:
+def panel_rule(
+    root: Float[np.ndarray, "k k"], kinks: tuple[tuple[float, ...], ...], rule: Rule, dropped: float = 1e-24
+) -> Rule:
     """A product rule for independent standard normals g whose fields ``root @ g`` meet kinks, points (points, k).
 
     Field after field, the Gauss-Legendre rule on the panels between the kinks: where they stand in one normal depends
@@ -111,7 +117,7 @@ def panel_rule(root: Float[np.ndarray, "k k"], kinks: tuple[float, ...], rule: R
     x, w = np.asarray(rule.points), np.asarray(rule.weights)
     points, weights = np.zeros((1, 0)), np.ones(1)
     for field, row in enumerate(root):
-        places = (np.asarray(kinks)[None, :] - (points @ row[:field])[:, None]) / row[field]
+        places = (np.asarray(kinks[field])[None, :] - (points @ row[:field])[:, None]) / row[field]
         edge = np.full((len(points), 1), RANGE)
         ends = np.concatenate([-edge, np.sort(np.clip(places, -RANGE, RANGE), axis=1), edge], axis=1)
         half = 0.5 * np.diff(ends, axis=1)
@@ -152,15 +158,34 @@ def cosine_order(dimension: int, rtol: float) -> int:
     return max(LEAST_COSINES, int(np.argmax(np.append(norms[:-1], 0.0) < rtol)) + 1)
 
 
+def _missed_on_lines(target: AbstractTarget, orders: tuple[int, ...]) -> dict[int, float]:
+    """For each order, the relative error of the average of the target's square along the axes and the diagonal."""
+    k = target.k
+    directions = np.array([*np.eye(k), *([np.ones(k) / np.sqrt(k)] if k > 1 else [])])
+    directions = directions @ np.linalg.cholesky(np.asarray(target.target_overlaps)).T
+    grid = np.linspace(-RANGE, RANGE, LINE)
+    density = np.exp(-0.5 * grid**2) * (grid[1] - grid[0]) / np.sqrt(2.0 * np.pi)
+    rules = [Rule(grid, density), *(gauss_hermite(order) for order in orders)]
+    nodes = np.concatenate([points for points, _ in rules])
+    with double():
+        values = np.asarray(target(jnp.asarray(nodes[:, None, None] * directions[None, :, :]))) ** 2
+    bounds = np.cumsum([0] + [len(weights) for _, weights in rules])
+    squares = [w @ values[i:j] for (_, w), (i, j) in zip(rules, pairwise(bounds), strict=True)]
+    scale = np.max(np.sqrt(squares[0]) + squares[0]) + 1e-300
+    return {n: float(np.max(np.abs(x - squares[0])) / scale) for n, x in zip(orders, squares[1:], strict=True)}
+
+
 def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[int, float]:
     """The order of a product rule that averages products of the target and of thresholds, and the error it leaves.
 
     Orders are raised until a rule and one of 0.7 times its order agree on averages of the target, its square, and its
     product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled: one evaluation serves all.
+    Two rules may miss a narrow feature alike: averages along lines must also be those over a fine grid.
     """
     from scipy.special import erf
 
     orders = ORDERS[target.k]
+    on_lines = _missed_on_lines(target, orders)
     tried = sorted({n for order in orders for n in (order, coarser_orders(order)[0])})
     rules = [tensor_rule(order, target.k) for order in tried]
     bounds = np.cumsum([0] + [len(weights) for _, weights in rules])
@@ -176,7 +201,7 @@ def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[in
     for order in orders:
         fine, coarse = averages[order], averages[coarser_orders(order)[0]]
         scale = np.sqrt(max(fine[1], 1e-300)) + fine[1]
-        left = float(np.max(np.abs(fine - coarse)) / scale)
+        left = max(float(np.max(np.abs(fine - coarse)) / scale), on_lines[order])
         if SAFETY * left < rtol:
             return order, left
     return orders[-1], left

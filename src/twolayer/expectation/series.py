@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, SAFETY, AbstractEngine, Suits
 from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import Rule, gauss_hermite
 from twolayer.expectation.slices import one_slope_integrals
@@ -34,6 +35,11 @@ def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "node
     for r in range(1, TERMS - 1):
         columns.append((x * columns[-1] - np.sqrt(r) * columns[-2]) / np.sqrt(r + 1))
     return np.stack(columns, axis=1)
+
+
+def _times(switch: Any, bound: Array) -> Array:
+    """The bound where it is switched on; zero times infinity is no number."""
+    return jnp.where(switch > 0.0, bound, 0.0)
 
 
 class Series(AbstractEngine):
@@ -100,7 +106,12 @@ class Series(AbstractEngine):
         values = from_units(c, UnitIntegrals(I2, B[:, :p], I3, None), 0.0)
         bound_I3 = one_slope_integrals(omega, p, np.arange(len(c)), bound_A, bound_B, abs)
         bounds = from_units(abs(c), UnitIntegrals(bound_I2, bound_B[:, :p], bound_I3, None), 0.0)
-        return {name: values[name] + self.bound * bounds[name] for name in wanted}
+        values = {name: values[name] for name in wanted}
+        x, w = (jnp.asarray(table)[:, None] for table in self.rule)
+        nodes, weights = x * scale[None, :], jnp.broadcast_to(w, (len(x), len(c)))
+        marginals = Marginals(nodes[:, :p], weights[:, :p], nodes[:, p:], weights[:, p:])
+        missed = doubts(problem, overlaps, values, marginals)
+        return {name: values[name] + _times(self.bound, bounds[name] + missed[name]) for name in wanted}
 
     def _coefficients(self, activation: AbstractActivation, scale: Float[Array, " units"]) -> list[list[Array]]:
         """Of the activation, its slope, and the field times its slope: the series, and the squared norm it leaves."""

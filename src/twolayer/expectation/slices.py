@@ -9,9 +9,11 @@ by Stein's lemma for the part of the field u that is independent of the field j.
 k + 1 for a target of k fields. Nothing is divided by a conditional variance, so singular overlaps are no exception.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,8 @@ from jaxtyping import Array, Float
 from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.doubt import Marginals, doubts
+from twolayer.expectation.features import target_breaks
 from twolayer.expectation.moments import (
     TargetIntegrals,
     UnitIntegrals,
@@ -29,8 +33,9 @@ from twolayer.expectation.moments import (
     unit_weights,
 )
 from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rule, line_rule, order_for, tensor_rule
-from twolayer.expectation.tilted import suits_smooth_target
+from twolayer.expectation.tilted import kinks_along, suits_kinked_target, suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
+from twolayer.problem.activations import Relu
 
 # Nodes on each panel between kinks.
 PANEL = 48
@@ -38,15 +43,15 @@ PANEL = 48
 SMEAR = 8.0
 
 
-def _ratio(x: Array, y: Array) -> Array:
+def ratio(x: Array, y: Array) -> Array:
     """The ratio, and zero where the denominator is: a field of no variance has no covariances either."""
     return jnp.where(y > 0.0, x / jnp.where(y > 0.0, y, 1.0), 0.0)
 
 
-def _place(position: Array, scale: Array) -> Array:
+def place(position: Array, scale: Array) -> Array:
     """Where a kink stands in units of the deviation; beyond the range on its side when there is no deviation."""
     is_free = scale > 1e-300
-    return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 2.0 * RANGE * jnp.sign(position))
+    return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 100.0 * RANGE * jnp.sign(position))
 
 
 def one_slope_integrals(
@@ -61,7 +66,7 @@ def one_slope_integrals(
 
     With ``size=abs`` and bounds in their places, a bound on it.
     """
-    rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
+    rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
     rest = omega[None, :, units] - rate[:, :, None] * omega[:p, None, units]
     return size(rate)[:, :, None] * along[:, None, :] + size(rest) * slopes[:, None, :]
 
@@ -75,17 +80,17 @@ def pair(
     around the places at which y passes a kink of the second; the inner rule runs along the rest of y.
     """
     scale = safe_root(C[0, 0])
-    pull = _ratio(C[0, 1], scale)
+    pull = ratio(C[0, 1], scale)
     width = safe_root(C[1, 1] - pull**2)
-    breaks = [_place(jnp.asarray(kink), scale) for kink in first.kinks]
+    breaks = [place(jnp.asarray(kink), scale) for kink in first.kinks]
     for kink in second.kinks:
-        centre, spread = _place(jnp.asarray(kink) * jnp.sign(pull), abs(pull)), _place(SMEAR * width, abs(pull))
+        centre, spread = place(jnp.asarray(kink) * jnp.sign(pull), abs(pull)), place(SMEAR * width, abs(pull))
         breaks += [centre, centre - spread, centre + spread]
     outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), panel)
     x = scale * outer
 
     def at(mean: Array) -> tuple[Array, Array]:
-        places = [_place(kink - mean, width) for kink in second.kinks]
+        places = [place(kink - mean, width) for kink in second.kinks]
         inner, weights = line_rule(jnp.stack(places) if places else jnp.zeros(1), panel)
         y = mean + width * inner
         return weights @ second(y), weights @ second.derivative(y)
@@ -105,6 +110,9 @@ class Slices(AbstractRule):
     panel: Rule
     rule: Rule | None
     order: int = static(count("order", low=0, high=128))
+    # Whether features or growth may be missed, and whether what may be is added to the moments.
+    is_doubted: bool = eqx.field(static=True, default=True)
+    is_doubting: bool = eqx.field(static=True, default=False)
     others: tuple[AbstractEngine, ...] = ()
 
     floor: ClassVar[float] = ROUNDING
@@ -113,29 +121,62 @@ class Slices(AbstractRule):
     def suits(cls, problem: Problem, moment: str) -> Suits:
         if moment not in ("excess_risk", "chi", "v"):
             return Suits(False, f"{problem.k + 3} fields, limit {problem.k + 1}")
-        return Suits(True) if problem.target.units is not None else suits_smooth_target(problem)
+        if problem.target.units is not None or suits_kinked_target(problem):
+            return Suits(True)
+        return suits_smooth_target(problem)
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "Slices":
         panels = [legendre_rule(n).padded(PANEL) for n in (PANEL, int(0.7 * PANEL), PANEL // 2)]
-        if problem.target.units is not None:
-            return with_others([cls(panel, None, 0) for panel in panels])
+        doubted = not all(map(_is_plain, _activations(problem)))
+        if problem.target.units is not None or suits_kinked_target(problem):
+            doubted = doubted or (problem.k == 1 and bool(target_breaks(problem.target).ends))
+            return with_others([cls(panel, None, 0, doubted) for panel in panels])
         order, _ = order_for(problem.target, rtol, 1.0)
         rules = [tensor_rule(n, problem.k, 1e-9 * rtol) for n in (order, *coarser_orders(order))]
         size = len(rules[0].weights)
         pairs = zip(panels, rules, strict=True)
-        return with_others([cls(panel, rule.padded(size), order) for panel, rule in pairs])
+        return with_others([cls(panel, rule.padded(size), order, doubted) for panel, rule in pairs])
+
+    @property
+    def doubters(self) -> tuple[AbstractEngine, ...]:
+        return (dataclasses.replace(self, others=(), is_doubting=True),) if self.is_doubted else ()
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        activations = _activations(problem)
         if problem.target.units is not None:
             c = unit_weights(problem, overlaps.a)
-            activations = [problem.student.activation, problem.target.units.activation]
             values = from_units(c, self._units(problem, overlaps, activations), 0.0)
         else:
             c = student_weights(problem, overlaps.a)
-            own = self._units(problem, overlaps, [problem.student.activation])
-            values = from_target(c, own, self._target(problem, overlaps), 0.0)
-        return {name: values[name] for name in wanted}
+            own = self._units(problem, overlaps, activations)
+            target = self._kinked_target if self.rule is None else self._target
+            values = from_target(c, own, target(problem, overlaps), 0.0)
+        values = {name: values[name] for name in wanted}
+        if not self.is_doubting:
+            return values
+        missed = doubts(problem, overlaps, values, self._marginals(problem, overlaps))
+        return {name: values[name] + missed[name] for name in wanted}
+
+    def _marginals(self, problem: Problem, overlaps: Overlaps) -> Marginals:
+        """The nodes along each field alone."""
+        lengths = safe_root(jnp.diagonal(overlaps.omega))
+
+        def along(activation: AbstractActivation, scale: Array) -> tuple[Array, Array]:
+            breaks = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
+            x, w = line_rule(breaks, self.panel)
+            return scale * x, w
+
+        student, *target = _activations(problem)
+        own = jax.vmap(lambda scale: along(student, scale), out_axes=1)(lengths[: problem.p])
+        if target:
+            return Marginals(*own, *jax.vmap(lambda scale: along(target[0], scale), out_axes=1)(lengths[problem.p :]))
+        if self.rule is None:
+            x, w = line_rule(place(jnp.asarray(kinks_along(problem)), lengths[-1]), self.panel)
+            return Marginals(*own, lengths[-1] * x[:, None], w[:, None])
+        grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
+        fields = grid @ jnp.linalg.cholesky(overlaps.P).T
+        return Marginals(*own, fields, jnp.broadcast_to(weights[:, None], fields.shape))
 
     def _units(self, problem: Problem, overlaps: Overlaps, kinds: list[AbstractActivation]) -> UnitIntegrals:
         """Integrals over pairs of units: those of the student, and those of the target when it has any."""
@@ -173,13 +214,13 @@ class Slices(AbstractRule):
         def along(m: Float[Array, " k"], q: Array) -> tuple[Array, Array, Array]:
             """E[f sigma], E[sigma' x f] and E[sigma' grad f] for one student field of variance q."""
             scale = safe_root(q)
-            breaks = [_place(jnp.asarray(kink), scale) for kink in activation.kinks]
+            breaks = [place(jnp.asarray(kink), scale) for kink in activation.kinks]
             outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), self.panel)
-            v = _ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
+            v = ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
             # The square root of I - v v^T, which is singular when the field lies within the target's.
             left = safe_root(1.0 - v @ v)
             rest = root - (root @ v)[:, None] * v[None, :] / (1.0 + left)
-            points = _ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
+            points = ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
             f, slope = value_and_slope(points)
             f, slope = f @ weights, jnp.einsum("xgk,g->xk", slope, weights)
             x = scale * outer
@@ -187,15 +228,57 @@ class Slices(AbstractRule):
             return sigma @ f, (sigma_slope * x) @ f, sigma_slope @ slope
 
         fs, own, slopes = jax.vmap(along)(overlaps.M, jnp.diagonal(overlaps.Q))
-        rate = _ratio(omega[:p], jnp.diagonal(omega)[:p, None])
+        rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])
         rest = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
         fv = rate * own[:, None] + jnp.einsum("jur,jr->ju", rest, slopes)
         return TargetIntegrals(weights @ problem.target(grid @ root.T) ** 2, fs, fv)
+
+    def _kinked_target(self, problem: Problem, overlaps: Overlaps) -> TargetIntegrals:
+        r"""Of a target of one field with kinks and jumps at known places, along that field given the student's.
+
+        A jump has no slope that could be averaged, so that Stein's lemma does not help; the fields are written in the
+        two normals of the rule instead, :math:`\ell_u = c_u x + d_u y` and a rest that is independent of both.
+        """
+        p, omega, activation = problem.p, overlaps.omega, problem.student.activation
+        kinks, length = jnp.asarray(kinks_along(problem)), jnp.sqrt(overlaps.P[0, 0])
+
+        def along(row: Float[Array, " n"], q: Array) -> tuple[Array, Array]:
+            """E[f sigma] and E[sigma' l_u f] for a student field of these covariances and this variance."""
+            scale = safe_root(q)
+            pull = ratio(row[p], scale)
+            width = safe_root(overlaps.P[0, 0] - pull**2)
+            centre, spread = place(kinks * jnp.sign(pull), abs(pull)), place(SMEAR * width, abs(pull))
+            own = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
+            breaks = jnp.concatenate([own, centre, centre - spread, centre + spread])
+            outer, outer_weights = line_rule(breaks, self.panel)
+            inner, weights = jax.vmap(lambda x: line_rule(place(kinks - pull * x, width), self.panel))(outer)
+            f = weights * problem.target((pull * outer[:, None] + width * inner)[:, :, None])
+            x = scale * outer
+            slope = outer_weights * activation.derivative(x)
+            level, lean = jnp.sum(f, axis=1), jnp.sum(f * inner, axis=1)
+            c = ratio(row, scale)
+            d = ratio(omega[p] - c * pull, width)
+            return (outer_weights * activation(x)) @ level, c * ((slope * outer) @ level) + d * (slope @ lean)
+
+        fs, fv = jax.vmap(along)(omega[:p], jnp.diagonal(overlaps.Q))
+        nodes, weights = line_rule(place(kinks, length), self.panel)
+        return TargetIntegrals(weights @ problem.target(length * nodes[:, None]) ** 2, fs, fv)
 
     @property
     def name(self) -> str:
         target = f", Gauss-Hermite of order {self.order} for the target" if self.order else ""
         return f"slices, {self.panel.size} nodes between kinks{target}"
+
+
+def _activations(problem: Problem) -> list[AbstractActivation]:
+    """Those of the student and of the target's units, if it has any."""
+    units = problem.target.units
+    return [problem.student.activation] + ([] if units is None else [units.activation])
+
+
+def _is_plain(activation: AbstractActivation) -> bool:
+    """Whether a function looks the same at every scale, so that the length of its field does not matter."""
+    return activation.coefficients is not None or isinstance(activation, Relu)
 
 
 def _join(blocks: list[list[Array]]) -> Float[Array, "n n 3"]:

@@ -1,10 +1,15 @@
 """Whether the points of a rule reach where an average is made: fast growth moves it out to rare fields."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
+from scipy.special import gammaln
 
 from twolayer.core.precision import double
-from twolayer.problem import AbstractTarget
+from twolayer.problem import AbstractTarget, Overlaps, Problem
 
 
 def tail_share(target: AbstractTarget, reach: float) -> float:
@@ -29,3 +34,83 @@ def tail_share(target: AbstractTarget, reach: float) -> float:
 
 def _root(target: AbstractTarget) -> np.ndarray:
     return np.linalg.cholesky(np.asarray(target.target_overlaps)).T
+
+
+# Distances, in deviations, at which growth is measured; beyond the last one a normal density is no double number.
+DISTANCES = np.linspace(0.0, 38.0, 153)
+# A rule reaches at least so far and at most so far, and to where no more than this part of any average is left out.
+LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
+# The logarithm of a number that has overflowed.
+OVERFLOW = 1e5
+
+
+def _log_largest(values: Float[Array, "distances ..."]) -> Float[Array, "distances ..."]:
+    """The logarithm of the largest modulus up to each distance."""
+    return jax.lax.cummax(jnp.nan_to_num(jnp.log(jnp.abs(values) + 1e-300), nan=OVERFLOW, posinf=OVERFLOW), axis=0)
+
+
+def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+    r"""The logarithm of a bound on the modulus of what each moment averages, at each distance from the origin.
+
+    No field is larger at the distance t than its length times t, and each function is replaced by its largest modulus
+    up to there. Entries of the moments stand behind the axis of distances.
+    """
+    activation = problem.student.activation
+    t = jnp.asarray(DISTANCES)
+    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
+    fields = t[:, None] * lengths[None, : problem.p]
+    both = jnp.stack([fields, -fields])
+    value, slope = (_log_largest(jnp.max(jnp.abs(x), axis=0)) for x in (activation(both), activation.derivative(both)))
+    directions = [*np.eye(problem.k), np.ones(problem.k) / np.sqrt(problem.k)][: problem.k + (problem.k > 1)]
+    rows = (
+        jnp.asarray(np.stack([*directions, *(-direction for direction in directions)]))
+        @ jnp.linalg.cholesky(overlaps.P).T
+    )
+    target = _log_largest(jnp.max(jnp.abs(problem.target(t[:, None, None] * rows[None, :, :])), axis=1))
+    share = jnp.log(jnp.abs(overlaps.a) * problem.student.scale + 1e-300)
+    noise = jnp.broadcast_to(0.5 * jnp.log(problem.noise + 1e-300), t.shape)
+    displacement = jax.nn.logsumexp(jnp.concatenate([target[:, None], value + share[None, :]], axis=1), axis=1)
+    length = jnp.log(t[:, None] * lengths[None, :] + 1e-300)
+    noisy = jnp.logaddexp(displacement, noise)
+    envelopes = {
+        "excess_risk": 2.0 * displacement - np.log(2.0),
+        "chi": value + displacement[:, None],
+        "v": slope[:, :, None] + length[:, None, :] + displacement[:, None, None],
+        "phi_hd": slope[:, :, None] + slope[:, None, :] + 2.0 * noisy[:, None, None],
+    }
+    if "covariance" in wanted:
+        force = jnp.log(jnp.abs(overlaps.a) + 1e-300)[None, :] + slope + noisy[:, None]
+        linear = jax.nn.logsumexp(length, axis=1)[:, None] + force
+        everything = jnp.concatenate([value + noisy[:, None], linear, 2.0 * force], axis=1)
+        envelopes["covariance"] = 2.0 * jax.nn.logsumexp(everything, axis=1)[:, None, None]
+    return {name: envelopes[name] for name in wanted}
+
+
+def _log_shares(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+    """The logarithm of what the neighbourhood of each distance may add to each moment."""
+    fields = problem.p + problem.k
+    constant = (0.5 * fields - 1.0) * np.log(2.0) + float(gammaln(0.5 * fields)) - np.log(DISTANCES[1])
+    radius = (fields - 1) * np.log(DISTANCES + 1e-300) - 0.5 * DISTANCES**2 - constant
+    envelopes = _log_envelopes(problem, jax.lax.stop_gradient(overlaps), wanted)
+    return {name: x + jnp.asarray(radius).reshape(-1, *[1] * (x.ndim - 1)) for name, x in envelopes.items()}
+
+
+def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Float[Array, ""]:
+    """How far out a rule must reach for these moments at these overlaps, in deviations."""
+    needed = jnp.asarray(LEAST)
+    for shares in _log_shares(problem, overlaps, wanted).values():
+        flat = shares.reshape(len(DISTANCES), -1)
+        relative = flat - jnp.max(flat, axis=0)[None, :]
+        counts = jnp.any(relative > np.log(NEGLIGIBLE), axis=1)
+        needed = jnp.maximum(needed, jnp.max(jnp.where(counts, jnp.asarray(DISTANCES), 0.0)))
+    return jnp.minimum(needed, MOST)
+
+
+def beyond(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], edge: Any) -> dict[str, Array]:
+    """A bound on what fields more than ``edge`` deviations from the origin add to each moment."""
+    shares = _log_shares(problem, overlaps, wanted)
+    is_out = jnp.asarray(DISTANCES) > edge
+    return {
+        name: jnp.sum(jnp.where(is_out.reshape(-1, *[1] * (x.ndim - 1)), jnp.exp(x), 0.0), axis=0)
+        for name, x in shares.items()
+    }

@@ -25,7 +25,17 @@ from twolayer.expectation.closed.thresholds import (
 )
 from twolayer.expectation.closed.units import conditioned, integrals, noisy_determinant, over_slope_pairs
 from twolayer.expectation.moments import TargetIntegrals, from_target, student_weights
-from twolayer.expectation.rules import ORDERS, Rule, SymmetricRule, coarser_orders, order_for, symmetric_rule
+from twolayer.expectation.rules import (
+    ORDERS,
+    RANGE,
+    Rule,
+    SymmetricRule,
+    coarser_orders,
+    legendre_rule,
+    line_rule,
+    order_for,
+    symmetric_rule,
+)
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import AbstractTarget, Overlaps, Problem
 
@@ -36,6 +46,10 @@ REACH, TAIL = 7.0, 1e-4
 UNSETTLED = 1e-3
 # Points of less weight than this part of the accuracy add nothing to a target of moderate growth.
 DROPPED = 1e-9
+# Nodes between the kinks of a target of one field.
+PANEL = 32
+# An error function is flat beyond this argument.
+FLAT = 6.0
 # Bells need no integral along a line.
 NO_LINE = Rule(np.zeros(0), np.zeros(0))
 
@@ -47,6 +61,8 @@ class Tilted(AbstractRule):
     rule: SymmetricRule
     floor: float = eqx.field(static=True)
     order: int = static(count("order", low=2, high=128))
+    # Whether the rule is one for panels between the kinks of a target of one field.
+    is_between_kinks: bool = eqx.field(static=True, default=False)
     others: tuple[AbstractEngine, ...] = ()
 
     @classmethod
@@ -56,7 +72,7 @@ class Tilted(AbstractRule):
             return Suits(False, f"the slope of {problem.student.activation} is not a sum of Gaussian bells")
         if moment == "covariance":
             return Suits(False, "no closed form for four displacements")
-        return suits_smooth_target(problem)
+        return Suits(True) if suits_kinked_target(problem) else suits_smooth_target(problem)
 
     @classmethod
     def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
@@ -70,14 +86,19 @@ class Tilted(AbstractRule):
         student = thresholds(activation)
         assert student is not None
         terms = terms_for(rtol)
-        order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
-        rules = [symmetric_rule(n, problem.k, DROPPED * rtol) for n in (order, *coarser_orders(order))]
+        is_between_kinks = suits_kinked_target(problem)
+        if is_between_kinks:
+            order, zero = PANEL, np.asarray(0.0)
+            rules = [SymmetricRule(legendre_rule(n), zero) for n in (order, *coarser_orders(order))]
+        else:
+            order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
+            rules = [symmetric_rule(n, problem.k, DROPPED * rtol) for n in (order, *coarser_orders(order))]
         size = len(rules[0].half.weights)
         # Two mixtures may agree by accident, but none is further from its activation than this.
         floor = max(ROUNDING, mixture(activation, terms, terms).sup_error)
         return with_others(
             [
-                cls(mixture(activation, terms - fewer, terms), rule.padded(size), floor, order)
+                cls(mixture(activation, terms - fewer, terms), rule.padded(size), floor, order, is_between_kinks)
                 for fewer, rule in enumerate(rules)
             ]
         )
@@ -94,31 +115,35 @@ class Tilted(AbstractRule):
         self, problem: Problem, overlaps: Overlaps, units: UnitList, c: Float[Array, " p"], with_four: bool
     ) -> TargetIntegrals:
         p, omega = problem.p, overlaps.omega
-        grid, weights = jnp.asarray(self.rule.half.points), jnp.asarray(self.rule.half.weights)
         noise, offsets = units.noise, jnp.asarray(units.offsets)
 
-        def averages(L: Float[Array, "k k"]) -> tuple[Array, Array, Float[Array, " half"]]:
-            """E[f] and E[f^2] for target fields of covariance L L^T, and the weighted odd part of f."""
-            points = grid @ L.T
-            plus, minus = problem.target(points), problem.target(-points)
+        def averages(L: Float[Array, "k k"], slopes: Float[Array, "rows k"]) -> tuple[Array, Array, Array, Array]:
+            """E[f] and E[f^2] for target fields of covariance L L^T; points, and the weighted part of f that is odd."""
+            if self.is_between_kinks:
+                points, weights = self._between_kinks(problem, L, slopes)
+                values = problem.target(points @ L.T)
+                return weights @ values, weights @ values**2, points, weights * values
+            grid, weights = jnp.asarray(self.rule.half.points), jnp.asarray(self.rule.half.weights)
+            fields = grid @ L.T
+            plus, minus = problem.target(fields), problem.target(-fields)
             zero = problem.target(jnp.zeros((1, len(L))))[0]
             mean = weights @ (plus + minus) + self.rule.centre * zero
             square = weights @ (plus**2 + minus**2) + self.rule.centre * zero**2
-            return mean, square, weights * (plus - minus)
+            return mean, square, grid, weights * (plus - minus)
 
-        def signs(S: Float[Array, "n n"], L: Float[Array, "k k"]) -> Float[Array, "half rows"]:
-            """The rows of the student given the target fields, at the same points: error functions, odd."""
+        def steepness(S: Float[Array, "n n"], L: Float[Array, "k k"]) -> Float[Array, "rows k"]:
+            """The student's rows given the target fields are error functions of these combinations of normals."""
             R = solve_triangular(L, S[p:, :p], lower=True).T  # (p, k): covariances with independent normals
             rest = jnp.maximum(jnp.diagonal(S)[:p] - jnp.sum(R**2, axis=1), 0.0)
-            slopes = R[units.fields] / jnp.sqrt(2.0 * (rest[units.fields] + noise))[:, None]
-            return jax.lax.erf(grid @ slopes.T)
+            return R[units.fields] / jnp.sqrt(2.0 * (rest[units.fields] + noise))[:, None]
 
         def one_slope(row: Array) -> Array:
             j = jnp.asarray(units.fields)[row]
             kappa = omega[j, j] + noise[row]
             S = omega - omega[:, j][:, None] * (omega[:, j] / kappa)[None, :]
             L = jnp.linalg.cholesky(S[p:, p:])
-            odd = averages(L)[2] @ grid  # E[g f]
+            _, _, grid, odd = averages(L, steepness(S, L))
+            odd = odd @ grid  # E[g f]
             return 2.0 / jnp.sqrt(2.0 * np.pi * kappa) * S[:, p:] @ solve_triangular(L.T, odd, lower=False)
 
         def two_slopes(a: Array, b: Array) -> tuple[Array, Array]:
@@ -126,28 +151,52 @@ class Tilted(AbstractRule):
             det = noisy_determinant(omega[i, j], omega[i, i], omega[j, j], noise[a], noise[b])
             S = conditioned(omega, i, j, noise[a], noise[b], det)
             L = jnp.linalg.cholesky(S[p:, p:])
-            mean, square, odd = averages(L)
-            student = (odd @ signs(S, L)) @ (units.weights * c[units.fields]) + (c @ offsets) * mean
+            slopes = steepness(S, L)
+            mean, square, grid, odd = averages(L, slopes)
+            student = (odd @ jax.lax.erf(grid @ slopes.T)) @ (units.weights * c[units.fields]) + (c @ offsets) * mean
             density = 2.0 / np.pi / jnp.sqrt(det)
             return density * square, density * student
 
         root = jnp.linalg.cholesky(overlaps.P)
-        mean, square, odd = averages(root)
+        slopes = steepness(omega, root)
+        mean, square, grid, odd = averages(root, slopes)
         hot = units.one_hot
         ffdd, fsdd = over_slope_pairs(two_slopes, units) if with_four else (None, None)
         return TargetIntegrals(
             ff=square,
-            fs=hot.T @ (odd @ signs(omega, root)) + offsets * mean,
+            fs=hot.T @ (odd @ jax.lax.erf(grid @ slopes.T)) + offsets * mean,
             fv=hot.T @ jax.vmap(one_slope)(jnp.arange(len(units.fields))),
             ffdd=ffdd,
             fsdd=fsdd,
         )
 
+    def _between_kinks(
+        self, problem: Problem, L: Float[Array, "1 1"], slopes: Float[Array, "rows 1"]
+    ) -> tuple[Float[Array, "points 1"], Float[Array, " points"]]:
+        """The rule for one target field, which breaks at its kinks and where steep error functions of it end."""
+        steep = FLAT / jnp.maximum(jnp.stack([jnp.max(abs(slopes)), jnp.min(abs(slopes))]), FLAT / RANGE)
+        breaks = [jnp.asarray(kinks_along(problem)) / L[0, 0], steep, -steep, jnp.zeros(1)]
+        points, weights = line_rule(jnp.concatenate(breaks), self.rule.half)
+        return points[:, None], weights
+
     @property
     def name(self) -> str:
         terms = np.count_nonzero(self.student.weights)
         mixed = f", mixtures of {terms}" if terms > 1 else ""
+        if self.is_between_kinks:
+            return f"closed form of the student{mixed}; {self.order} nodes between kinks of the target"
         return f"closed form of the student{mixed}; Gauss-Hermite {self.order}^{self.rule.half.points.shape[1]}"
+
+
+def kinks_along(problem: Problem) -> tuple[float, ...]:
+    """The known kinks of a target of one field that is not smooth."""
+    return (problem.target.kinks or ((),))[0]
+
+
+def suits_kinked_target(problem: Problem) -> bool:
+    """Whether a rule between the kinks of a target of one field serves."""
+    target = problem.target
+    return target.k == 1 and not target.is_smooth and target.kinks is not None and tail_share(target, REACH) <= TAIL
 
 
 def suits_smooth_target(problem: Problem) -> Suits:

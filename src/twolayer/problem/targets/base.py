@@ -27,8 +27,8 @@ class Units(NamedTuple):
 class AbstractTarget(eqx.Module):
     r"""The noiseless label as a function of the k target fields, :math:`y = f(\lambda^\star) + \sqrt\Delta\,\xi`.
 
-    A target declares the covariance ``P`` of its fields, whether it ``is_smooth``, and, where it has one, its form as a
-    polynomial and as a sum of units; engines choose by these.
+    A target declares the covariance ``P`` of its fields, whether it ``is_smooth``, where its ``kinks`` are, and, where
+    it has one, its form as a polynomial and as a sum of units; engines choose by these.
     """
 
     k: AbstractVar[int]
@@ -37,6 +37,14 @@ class AbstractTarget(eqx.Module):
     @abc.abstractmethod
     def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
         """The label without noise, at each row of fields."""
+
+    @property
+    def kinks(self) -> tuple[tuple[float, ...], ...] | None:
+        """The places along each field where the target has a kink or a jump.
+
+        None when there are kinks and their places are not known, or are not on planes of one field.
+        """
+        return ((),) * self.k if self.is_smooth else None
 
     @property
     @abc.abstractmethod

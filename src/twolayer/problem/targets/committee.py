@@ -42,6 +42,10 @@ class Committee(AbstractTarget):
         return not self.activation.kinks
 
     @property
+    def kinks(self) -> tuple[tuple[float, ...], ...] | None:
+        return (self.activation.kinks,) * self.k
+
+    @property
     def target_overlaps(self) -> Any:
         return np.eye(self.k) if self.P is None else self.P
 

@@ -15,6 +15,7 @@ from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, 
 from twolayer.core.precision import double
 from twolayer.core.registry import register
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
+from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.base import AbstractTarget, Units
 
 
@@ -87,6 +88,12 @@ class MultiIndex(AbstractTarget):
     @property
     def is_smooth(self) -> bool:
         return self.function.is_smooth if isinstance(self.function, Expression) else self.smooth
+
+    @property
+    def kinks(self) -> tuple[tuple[float, ...], ...] | None:
+        if self.is_smooth:
+            return ((),) * self.k
+        return kinks_of(self.function.text, self.k) if isinstance(self.function, Expression) else None
 
     @property
     def target_overlaps(self) -> Any:

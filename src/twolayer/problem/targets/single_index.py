@@ -11,6 +11,7 @@ from twolayer.core.polynomial import Polynomial, from_coefficients
 from twolayer.core.registry import register
 from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
 from twolayer.problem.expression import Expression
+from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.base import AbstractTarget, Units
 from twolayer.problem.targets.multi_index import check_values
 
@@ -48,6 +49,12 @@ class SingleIndex(AbstractTarget):
     @property
     def is_smooth(self) -> bool:
         return self.link.is_smooth if isinstance(self.link, Expression) else not self.link.kinks
+
+    @property
+    def kinks(self) -> tuple[tuple[float, ...], ...] | None:
+        if not isinstance(self.link, Expression):
+            return (self.link.kinks,)
+        return ((),) if self.is_smooth else kinks_of(self.link.text, 1)
 
     @property
     def target_overlaps(self) -> Any:

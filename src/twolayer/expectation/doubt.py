@@ -1,0 +1,136 @@
+r"""What a rule may have missed: averages over single fields by the rule itself, against ones that see everything.
+
+The nodes of a rule are fixed in units of the deviation of a field, and all of its orders miss a feature that is
+narrower than their spacing, or an average that is made further out, in the same way. For functions of one field the
+truth is cheap: a rule along the field that breaks at the features of the function and reaches as far as its growth
+demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a target of
+one field) is taken for the relative error of moments with two factors, that of the fourth powers for moments with four,
+since they are as narrow and as far out as any product of so many factors. In numbers, by Hölder's inequality,
+
+.. math:: |E[\sigma'_j \sigma'_l \mathcal E^2]| \le \|\sigma'_j\|_4 \|\sigma'_l\|_4 \|\mathcal E\|_4^2, \qquad
+          \|\mathcal E\|_4 \le \|f\|_4 + \textstyle\sum_j |c_j| \|\sigma_j\|_4
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
+from twolayer.expectation.moments import student_weights
+from twolayer.expectation.rules import legendre_rule, line_rule
+from twolayer.expectation.tails import beyond, reach
+from twolayer.problem import Overlaps, Problem
+
+# Panels of equal length along a field, nodes on each, and in the coarser rule that judges them.
+EVEN, NODES, COARSER = 16, 24, 17
+# Averages of powers below this size are zero.
+TINY = 1e-290
+
+
+class Marginals(NamedTuple):
+    """The nodes of a rule along each student field and each target field, with their weights."""
+
+    student: Float[Array, "nodes p"]
+    student_weights: Float[Array, "nodes p"]
+    target: Float[Array, "points k"]
+    target_weights: Float[Array, "points k"]
+
+
+def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[Array, "2 ..."]:
+    """The averages of the square and of the fourth power."""
+    square = function(x) ** 2
+    # A point of no weight adds nothing, even where the function overflows.
+    shares = [jnp.where(w > 0.0, w * power, 0.0) for power in (square, square**2)]
+    return jnp.stack([jnp.sum(share, axis=0) for share in shares])
+
+
+def _exactly(function: Callable[[Array], Array], breaks: Breaks, length: Array, edge: Array) -> tuple[Array, Array]:
+    """The same averages at a field of that length by a rule that sees everything, and what a coarser one misses."""
+    places = jnp.asarray([*breaks.kinks, *breaks.ends]) / jnp.maximum(length, 1e-150)
+    places = jnp.concatenate([places, edge * jnp.linspace(-1.0, 1.0, EVEN + 1)[1:-1]])
+
+    def by(nodes: int) -> Array:
+        x, w = line_rule(places, legendre_rule(nodes), edge)
+        return _averages(function, length * x, w)
+
+    fine, coarse = by(NODES), by(COARSER)
+    return fine, abs(fine - coarse)
+
+
+def _relative(rule: Array, exact: Array, unsure: Array) -> Float[Array, "2"]:
+    """The largest relative error of squares and of fourth powers; functions that vanish have none."""
+    share = jnp.where(exact > TINY, (abs(rule - exact) + unsure) / jnp.maximum(exact, TINY), 0.0)
+    return jnp.max(jnp.nan_to_num(share, nan=jnp.inf).reshape(2, -1), axis=1)
+
+
+class _Checked(NamedTuple):
+    """The fourth-power norms of a function at several fields, and the relative errors of squares and fourth powers."""
+
+    norms: Float[Array, "..."]
+    missed: Float[Array, "2"]
+
+
+def _check(
+    function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
+) -> _Checked:
+    exact, unsure = jax.vmap(lambda length: _exactly(function, breaks, length, edge), out_axes=1)(lengths)
+    return _Checked(exact[1] ** 0.25, _relative(_averages(function, nodes, weights), exact, unsure))
+
+
+def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, weights: Array) -> _Checked:
+    """Of a target: by its units, along its field if there is one; along several fields its own order was chosen."""
+    units = problem.target.units
+    if units is not None:
+        checked = _check(units.activation, activation_breaks(units.activation), lengths, edge, nodes, weights)
+        return _Checked(jnp.abs(jnp.asarray(units.weights)) @ checked.norms, checked.missed)
+    if problem.k == 1:
+        link = _check(
+            lambda x: problem.target(x[..., None]), target_breaks(problem.target), lengths, edge, nodes, weights
+        )
+        return _Checked(link.norms[0], link.missed)
+    return _Checked(_averages(problem.target, nodes, weights[:, 0])[1] ** 0.25, jnp.zeros(2))
+
+
+def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals) -> dict[str, Array]:
+    """What a rule may have missed of each moment, because of features narrower than its nodes or of growth.
+
+    Parameters
+    ----------
+    problem, overlaps
+        What is averaged, at which overlaps.
+    values
+        The moments by the rule.
+    marginals
+        The nodes of the rule along single fields.
+    """
+    overlaps, values, marginals = jax.lax.stop_gradient((overlaps, values, marginals))
+    activation, p, wanted = problem.student.activation, problem.p, tuple(values)
+    edge = reach(problem, overlaps, wanted)
+    lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
+    breaks, own = activation_breaks(activation), (marginals.student, marginals.student_weights)
+    value = _check(activation, breaks, lengths[:p], edge, *own)
+    slope = _check(activation.derivative, breaks, lengths[:p], edge, *own)
+    target = _check_target(problem, lengths[p:], edge, marginals.target, marginals.target_weights)
+    displacement = target.norms + jnp.abs(student_weights(problem, overlaps.a)) @ value.norms
+    bounds = {
+        "excess_risk": 0.5 * displacement**2,
+        "chi": value.norms * displacement,
+        "v": 3.0**0.25 * slope.norms[:, None] * lengths[None, :] * displacement,
+        "phi_hd": slope.norms[:, None] * slope.norms[None, :] * (displacement**2 + problem.noise),
+    }
+    if "covariance" in wanted:
+        size = jnp.sqrt(jnp.abs(jnp.diagonal(values["covariance"])))
+        bounds["covariance"] = size[:, None] * size[None, :]
+    squares, powers = jnp.max(jnp.stack([value.missed, slope.missed, target.missed]), axis=0)
+    outside = beyond(problem, overlaps, wanted, edge)
+    missed = {name: squares if name in ("excess_risk", "chi", "v") else squares + powers for name in wanted}
+    return {name: jnp.nan_to_num(missed[name] * bounds[name] + outside[name], nan=jnp.inf) for name in wanted}
+
+
+def marginals_of(fields: Float[Array, "points n"], weights: Float[Array, " points"], p: int) -> Marginals:
+    """Of a rule with points in the space of all fields."""
+    everywhere = jnp.broadcast_to(weights[:, None], fields.shape)
+    return Marginals(fields[:, :p], everywhere[:, :p], fields[:, p:], everywhere[:, p:])

@@ -1,0 +1,116 @@
+r"""One student unit on a target of one field, whatever both functions are: nested rules between known places.
+
+The outer rule runs along the target's field, the inner one along what is left of the student's,
+
+.. math:: \lambda^\star = \sqrt{P}\,g, \qquad \lambda = \frac{M}{\sqrt P}\,g + \sqrt{Q - M^2/P}\;x
+
+Both break at the kinks of the two functions and at the ends of the pieces on which these are resolved
+(`features.breaks_of`), in the argument of each function, so that a bump is met at any length of the row. As the rest of
+the student's field vanishes, its features become features along the target's field: the outer rule breaks where they
+stand there, and where they begin to be felt. Both rules reach as far as the functions' growth demands (`tails.reach`).
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.core.estimate import Estimate
+from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
+from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
+from twolayer.expectation.moments import from_cloud
+from twolayer.expectation.rules import Rule, legendre_rule, line_rule
+from twolayer.expectation.slices import SMEAR, place
+from twolayer.expectation.tails import beyond, reach
+from twolayer.expectation.tilted import suits_smooth_target
+from twolayer.problem import Custom, Overlaps, Problem
+
+# Nodes on each panel, in the rule itself and in the coarser ones that judge it.
+NODES = (24, 17, 12)
+# Panels of equal length along the target's field and along the rest of the student's, and for functions with features
+# without end.
+OUTER, INNER, MANY = 6, 4, 16
+
+
+class Panels(AbstractEngine):
+    """Nested Gauss-Legendre rules on panels that end at the features of both functions."""
+
+    panel: Rule
+    student: Breaks = eqx.field(static=True)
+    target: Breaks = eqx.field(static=True)
+    # One adds the bound on what is beyond the reach of the rule, zero does not.
+    bound: Any = 0.0
+
+    floor: ClassVar[float] = ROUNDING
+
+    @property
+    def rtol(self) -> float:
+        return 0.0
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        if problem.p != 1 or problem.k != 1:
+            return Suits(False, f"{problem.p + problem.k} fields, limit 2")
+        activation = problem.student.activation
+        if not (isinstance(activation, Custom) or activation.kinks or activation.growth > 1):
+            if suits_smooth_target(problem).ok:
+                return Suits(False, "functions without kinks, narrow features or fast growth take smaller rules")
+        return Suits(True)
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Panels":
+        panel = legendre_rule(NODES[0])
+        breaks = activation_breaks(problem.student.activation), target_breaks(problem.target)
+        return cls(panel, *breaks, np.asarray(0.0))
+
+    def variants(self) -> tuple[AbstractEngine, ...]:
+        coarser = [legendre_rule(n).padded(NODES[0]) for n in NODES[1:]]
+        others = [Panels(rule, self.student, self.target, np.asarray(0.0)) for rule in coarser]
+        return (self, *others, Panels(self.panel, self.student, self.target, np.asarray(1.0)))
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        *rules, bounded = results
+        return with_doubts(by_coarser(tuple(rules), self.floor), rules[0], (bounded,))
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        edge = reach(problem, overlaps, wanted)
+        fields, weights = self._points(overlaps, edge)
+        values = from_cloud(problem, overlaps.a, fields, weights, wanted)
+        missed = beyond(problem, overlaps, wanted, edge)
+        return {name: value + jnp.where(self.bound > 0.0, missed[name], 0.0) for name, value in values.items()}
+
+    def _points(self, overlaps: Overlaps, edge: Array) -> tuple[Float[Array, "points 2"], Float[Array, " points"]]:
+        length = jnp.sqrt(overlaps.P[0, 0])
+        pull = overlaps.M[0, 0] / length
+        # The bound also counts what the rounding of this difference does to a student along the target.
+        rounding = self.bound * 4.0 * np.finfo(float).eps * (overlaps.Q[0, 0] + pull**2)
+        width = safe_root(overlaps.Q[0, 0] - pull**2 + rounding)
+        own = jnp.asarray([*self.target.kinks, *self.target.ends])
+        edges, kinks = self.student.ends, jnp.asarray(self.student.kinks)
+        felt = jnp.concatenate([kinks, jnp.asarray([edges[0], edges[-1]] if edges else [])])
+        spread = place(SMEAR * width, abs(pull))
+        met = [place(jnp.sign(pull) * x, abs(pull)) for x in (jnp.asarray([*self.student.kinks, *edges]), felt)]
+        breaks = [place(own, length), met[0], met[1] - spread, met[1] + spread, self._even(OUTER, edge)]
+        outer, outer_weights = line_rule(jnp.concatenate(breaks), self.panel, edge)
+
+        def rest(g: Array) -> tuple[Array, Array]:
+            places = place(jnp.asarray([*self.student.kinks, *edges]) - pull * g, width)
+            return line_rule(jnp.concatenate([places, self._even(INNER, edge)]), self.panel, edge)
+
+        inner, inner_weights = jax.vmap(rest)(outer)
+        lam = pull * outer[:, None] + width * inner
+        lam_star = jnp.broadcast_to(length * outer[:, None], lam.shape)
+        weights = outer_weights[:, None] * inner_weights
+        return jnp.stack([lam.ravel(), lam_star.ravel()], axis=1), weights.ravel()
+
+    def _even(self, panels: int, edge: Array) -> Float[Array, " breaks"]:
+        number = panels if self.student.is_settled and self.target.is_settled else MANY
+        return edge * jnp.linspace(-1.0, 1.0, number + 1)[1:-1]
+
+    @property
+    def name(self) -> str:
+        return f"nested rules, {self.panel.size} nodes between kinks and features"

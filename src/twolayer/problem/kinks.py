@@ -1,0 +1,129 @@
+"""Where a formula has kinks and jumps: at known places along single fields, or on surfaces of several."""
+
+import ast
+from collections.abc import Callable
+from functools import lru_cache
+
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.polynomial import TooLarge
+from twolayer.core.precision import double
+from twolayer.problem import expression as formulas
+
+# Beyond this many deviations no average is made.
+REACH = 40.0
+# Two zeros of one function that are closer than the spacing of this grid may be missed.
+GRID = 16001
+# A formula that jumps more often than this is an oscillation, which no rule follows piece by piece.
+MOST = 24
+
+
+@lru_cache(maxsize=256)
+def kinks_of(text: str, k: int) -> tuple[tuple[float, ...], ...] | None:
+    """The places along each of k fields where a formula has a kink or a jump.
+
+    They are the zeros of what stands inside ``abs``, ``sign``, ``step``, a root or a logarithm, of the difference of
+    what stands inside ``max`` and ``min``, and the places where an argument meets a kink of an activation.
+
+    Parameters
+    ----------
+    text
+        The formula.
+    k
+        The number of fields.
+
+    Returns
+    -------
+    The sorted places for each field, or None where a kink lies on a surface of several fields, such as
+    ``abs(z1 + z2)``, and where there are more than ``MOST`` of them along one field.
+    """
+    places: list[set[float]] = [set() for _ in range(k)]
+    for call in ast.walk(formulas._parse(text)):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+            continue
+        for surface in _surfaces(call.func.id, call.args):
+            for factor in _factors(surface):
+                fields = _fields(factor, k)
+                if len(fields) > 1:
+                    return None
+                if fields:
+                    places[fields[0]] |= set(_zeros(_along(factor, fields[0], k)))
+    if max(map(len, places), default=0) > MOST:
+        return None
+    return tuple(tuple(sorted(row)) for row in places)
+
+
+def _surfaces(name: str, args: list[ast.expr]) -> list[ast.expr]:
+    """The parts of a call whose zeros are its kinks."""
+    if name in ("max", "min"):
+        return [ast.BinOp(args[0], ast.Sub(), args[1])]
+    if name in formulas._KINKED or name in formulas._ROOTS:
+        return [args[0]]
+    activation = formulas._activation(name)
+    kinks = activation.kinks if activation is not None else ()
+    return [ast.BinOp(args[0], ast.Sub(), ast.Constant(kink)) if kink else args[0] for kink in kinks]
+
+
+def _factors(node: ast.expr) -> list[ast.expr]:
+    """Expressions of which one is zero wherever the product, quotient or power is zero or changes its sign."""
+    match node:
+        case ast.BinOp(left, ast.Mult() | ast.Div(), right):
+            return _factors(left) + _factors(right)
+        case ast.BinOp(left, ast.Pow(), _) | ast.UnaryOp(_, left):
+            return _factors(left)
+    return [node]
+
+
+def _fields(node: ast.expr, k: int) -> list[int]:
+    """The fields on which an expression depends; those that cancel in a polynomial do not count."""
+    try:
+        polynomial = formulas._as_polynomial(node, k)
+    except (formulas._NotPolynomial, TooLarge):
+        indices = (formulas._field_index(n.id) for n in ast.walk(node) if isinstance(n, ast.Name))
+        return sorted({index for index in indices if index is not None})
+    used = [exponents for exponents, c in polynomial.terms.items() if c != 0.0]
+    return sorted({r for exponents in used for r, power in enumerate(exponents) if power})
+
+
+def _along(node: ast.expr, field: int, k: int) -> Callable[[np.ndarray], np.ndarray]:
+    """The expression as a function of one field, the others being zero."""
+
+    def values(z: np.ndarray) -> np.ndarray:
+        with double():
+            fields = [jnp.asarray(z if r == field else np.zeros_like(z)) for r in range(k)]
+            return np.broadcast_to(np.asarray(formulas._evaluate(node, fields)), z.shape)
+
+    return values
+
+
+def _zeros(function: Callable[[np.ndarray], np.ndarray]) -> list[float]:
+    """The zeros and sign changes of a function of one number, those that it touches without crossing included."""
+    z = np.linspace(-REACH, REACH, GRID)
+    values = function(z)
+    sign = np.sign(values)
+    # A stretch of zeros, as of relu, ends at kinks of what stands inside, which are found there.
+    alone = (sign[1:-1] == 0) & (sign[:-2] != 0) & (sign[2:] != 0)
+    exact = z[1:-1][alone]
+    crossing = np.flatnonzero(sign[:-1] * sign[1:] < 0)
+    low, high, left = z[crossing], z[crossing + 1], sign[crossing]
+    size = np.abs(values)
+    dips = 1 + np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:]) & ~alone & (sign[1:-1] != 0))
+    dips = np.setdiff1d(dips, np.concatenate([crossing, crossing + 1]))
+    first, last = z[dips - 1], z[dips + 1]
+    for _ in range(64):
+        middle = 0.5 * (low + high)
+        is_left = np.sign(function(middle)) == left
+        low, high = np.where(is_left, middle, low), np.where(is_left, high, middle)
+        inner, outer = (2.0 * first + last) / 3.0, (first + 2.0 * last) / 3.0
+        is_lower = np.abs(function(inner)) < np.abs(function(outer))
+        first, last = np.where(is_lower, first, inner), np.where(is_lower, outer, last)
+    bottom = 0.5 * (first + last)
+    touched = bottom[np.abs(function(bottom)) < 1e-10]
+    return [float(place) for place in np.unique(np.concatenate([exact, _rounded(high), touched]))]
+
+
+def _rounded(places: np.ndarray) -> np.ndarray:
+    """A bisection ends a unit in the last place beside a number of few digits: that number is meant."""
+    short = np.round(places, 12)
+    return np.where(np.abs(short - places) < 1e-14 * (1.0 + np.abs(places)), short, places)
