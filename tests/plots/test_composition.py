@@ -229,7 +229,7 @@ def test_clouds_by_colour_and_by_column(one, rates):
 
 
 def test_dimensions_must_be_there_and_be_named(rates):
-    with pytest.raises(tl.InvalidInput, match="`hue` must be a dimension of its own among .*, but is 'd'"):
+    with pytest.raises(tl.InvalidInput, match=r"`hue` must be a dimension of its own among .*, but is 'd'"):
         plots.risk(rates, hue="d")
     with pytest.raises(tl.InvalidInput, match="`learning_rate`, but none of `hue` or `col` names it"):
         plots.risk(rates)

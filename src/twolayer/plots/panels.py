@@ -197,7 +197,7 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, a
 
 
 def draw(sheet: Sheet, title: str | None = None, ax: Place | None = None) -> Place:
-    """Draw the panels of a sheet in a new figure in the style of the package, or in that of the user where it is said.
+    """Draw the panels of a sheet: in a new figure in the style of the package, or where it is said, in the user's own.
 
     Returns
     -------
@@ -268,7 +268,7 @@ def _draw_pairs(pairs: Iterable[tuple[Panel, Axes]], sheet: Sheet, figure: Figur
             is_common = {
                 label: panel.legend == "figure" or (sheet.has_common_legend and homes[label] > 1) for label in own
             }
-            common = {label: handle for label, handle in own.items() if is_common[label]} | common
+            common |= {label: handle for label, handle in own.items() if is_common[label] and label not in common}
             own = {label: handle for label, handle in own.items() if not is_common[label]}
         if own:
             lines = max(lines, _put_legend(ax, panel, own, figure is not None))

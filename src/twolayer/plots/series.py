@@ -126,9 +126,9 @@ class Rule(Drawable):
     """A straight line across the panel at one value of ``axis``, "x" or "y", with its error as a shaded ``band``."""
 
     label: str
-    at: float
+    at: float | int
     axis: str = "y"
-    band: tuple[float, float] | None = None
+    band: tuple[float | int, float | int] | None = None
     color: int | str | None = None  # grey by default
     look: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,8 +174,8 @@ class Note(Drawable):
     """Words in a panel, at a place given in its own units; ``look`` holds options of `matplotlib.axes.Axes.text`."""
 
     text: str
-    x: float
-    y: float
+    x: float | int
+    y: float | int
     look: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
 
