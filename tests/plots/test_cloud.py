@@ -58,4 +58,4 @@ def test_what_cannot_be_shown_is_refused(wide):
     with pytest.raises(tl.InvalidInput, match="`direction` must be an integer from 0 to 0"):
         plots.flow(wide, direction=1)
     with pytest.raises(tl.InvalidInput, match="`result` must be the dataset of one description"):
-        plots.flow({"HDMF": wide})
+        module.Cloud({"HDMF": wide}, 0)

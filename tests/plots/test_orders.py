@@ -29,4 +29,4 @@ def test_panels_show_points_and_the_expected_order():
 
 def test_what_is_no_distance_is_refused():
     with pytest.raises(tl.InvalidInput, match="`panels` must hold lists of `Distances`"):
-        plots.convergence({("SaadSolla", "d"): [SIZES]})
+        plots.convergence({})

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 import twolayer as tl
 from twolayer import plots
+from twolayer.plots.descriptions import facets
 
 BOTH = (tl.DirectSGD(), tl.SaadSolla())
 
@@ -60,7 +61,7 @@ def one_start(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def line(ax, label: str):
-    return next(each for each in ax.lines if each.get_label() == label)
+    return next(each for each in ax.lines if each.get_label().split(":")[0].split(" (")[0] == label)
 
 
 def bands(ax) -> list[FillBetweenPolyCollection]:
@@ -286,7 +287,7 @@ def test_few_times_can_be_drawn(tree, times):
 @pytest.mark.parametrize("result", [None, xr.DataTree()])
 def test_what_is_no_result_is_refused(result):
     with pytest.raises(tl.InvalidInput, match="Argument `result`"):
-        plots.risk(result)
+        facets(result)
 
 
 # ------------------------------------------------------------------------------------------------------ files

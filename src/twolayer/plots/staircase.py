@@ -5,14 +5,15 @@ import re
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 
 from twolayer.core.errors import InvalidInput
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import online_exponent, power
 from twolayer.learnability.stages import Staircase
-from twolayer.plots.style import COLUMN, DARK_GREY, GREY, PAGE, PALETTE, new_figure, put_title, style
+from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.plots.series import Drawable, Note, Rule, Series
+from twolayer.plots.style import COLUMN, GREY, PAGE, PALETTE
 from twolayer.verbs import Learned
 from twolayer.verbs.learn_check import Slope
 
@@ -20,7 +21,7 @@ LABEL, ANY_LABEL = PALETTE[0], PALETTE[1]
 LONGEST = 26  # letters of a list of directions on one line
 
 
-def staircase(result: Learned | Learnability, title: str | None = None) -> Figure:
+def staircase(result: Learned | Learnability, title: str | None = None, *, ax: Place | None = None) -> Place:
     r"""The order in which directions are found, and what each stage takes.
 
     Parameters
@@ -29,59 +30,60 @@ def staircase(result: Learned | Learnability, title: str | None = None) -> Figur
         What `twolayer.learn` returned.
     title
         Written above the figure; the target's formula when None.
+    ax
+        Where to draw, if not in a figure of its own: axes for the staircase, two axes for the staircase and the
+        measured escape, a mapping from the names of panels ("stages", "escape") to axes, or a
+        `matplotlib.figure.SubFigure`.
 
     Returns
     -------
-    A figure of one journal column, or two where the escape was measured. Each riser is a stage: its height the number
-    of directions known after it, with the directions above it, and one dot for each order of the tensor that it takes,
-    its leap. Below are the steps of online SGD. Solid: by correlations with the
-    label. Dashed: by any function of the label, where that is different. Beside it, measured steps of escape against d
-    with two standard errors, and the predicted power.
+    A figure of one journal column, or two where the escape was measured; or what was given as ``ax``. Each riser is a
+    stage: its height the number of directions known after it, with the directions above it, and one dot for each order
+    of the tensor that it takes, its leap. Below are the steps of online SGD. Solid: by correlations with the label.
+    Dashed: by any function of the label, where that is different. Beside it, measured steps of escape against d with
+    two standard errors, and the predicted power.
     """
     if not isinstance(result, Learned | Learnability):
         raise InvalidInput(f"Argument `result` must be what `learn` returned, but is a {type(result).__name__}.")
     analysis = result.analysis if isinstance(result, Learned) else result
     slope = result.checks.slope if isinstance(result, Learned) and result.checks is not None else None
-    with style():
-        height = 1.5 + 0.34 * max(analysis.k, 2)
-        figure = new_figure(COLUMN if slope is None else PAGE, height)
-        panels: Any = figure.subplots(1, 1 if slope is None else 2, squeeze=False)[0]
-        _draw_stairs(panels[0], analysis)
-        if slope is not None:
-            _draw_slope(panels[1], slope)
-        put_title(figure, analysis.text if title is None else title)
-    return figure
+    shown = [_stages(analysis)] + ([] if slope is None else [_escape(slope)])
+    width = COLUMN if slope is None else PAGE
+    if title is None and (ax is None or isinstance(ax, FigureBase)):
+        title = analysis.text
+    return draw(Sheet(shown, len(shown), width, (1.5 + 0.34 * max(analysis.k, 2),)), title, ax)
 
 
-def _draw_stairs(ax: Axes, analysis: Learnability) -> None:
+def _stages(analysis: Learnability) -> Panel:
     plain = analysis.seen.staircase if analysis.seen is not None else analysis.staircase
-    other = analysis.generative
-    has_other = other is not None and _differs(plain, other)
-    most = max(len(plain.stages), len(other.stages) if other is not None and has_other else 0, 1)
-    ax.axhline(analysis.k, color=GREY, lw=0.8, zorder=0)
-    if other is not None and has_other:
-        _draw_steps(ax, other, ANY_LABEL, "any function of the label", most, True)
+    other = analysis.generative if analysis.generative is not None and _differs(plain, analysis.generative) else None
+    most = max(len(plain.stages), len(other.stages) if other is not None else 0, 1)
+    series: list[Drawable] = [Rule("", analysis.k, color=GREY, look={"lw": 0.8, "zorder": 0})]
+    if other is not None:
+        series += _steps(other, ANY_LABEL, "any function of the label", most, is_other=True)
     name = "correlation with the label" + ("" if analysis.seen is None else ", for the student")
-    _draw_steps(ax, plain, LABEL, name, most, False)
+    series += _steps(plain, LABEL, name if other is not None else "", most, is_other=False)
     known = 0
     for n, stage in enumerate(plain.stages, start=1):
         known += len(stage.directions)
-        ax.text(n + 0.09, known + 0.1, _wrapped(analysis.words(stage)), color=LABEL, fontsize=8.0, va="bottom")
+        directions = {"color": LABEL, "fontsize": "medium", "va": "bottom"}
+        series.append(Note(_wrapped(analysis.words(stage)), n + 0.09, known + 0.1, directions))
         doubt = " (undecided)" if stage.undecided else ""
-        ax.text(n + 0.09, known - 0.1, f"leap {stage.leap}{doubt}", fontsize=7.0, va="top", color=DARK_GREY)
+        series.append(Note(f"leap {stage.leap}{doubt}", n + 0.09, known - 0.1, {"va": "top"}))
     if len(plain.unseen):
-        ax.text(0.45, analysis.k + 0.1, f"{len(plain.unseen)} not seen", fontsize=7.0, color=DARK_GREY, va="bottom")
-    ax.set_xlim(0.4, most + 0.95)
-    ax.set_ylim(-0.25, analysis.k + 0.55)
-    ax.set_yticks(range(analysis.k + 1))
-    ax.set_ylabel("directions found")
-    ax.set_xticks(range(1, len(plain.stages) + 1), [_cost(stage.leap) for stage in plain.stages])
-    ax.set_xlabel("stages, each with its steps of online SGD")
-    ax.tick_params(axis="x", length=0)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    if has_other:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), fontsize=7.0, handlelength=2.2)  # covers nothing
+        series.append(Note(f"{len(plain.unseen)} not seen", 0.45, analysis.k + 0.1, {"va": "bottom"}))
+    return Panel(
+        "stages, each with its steps of online SGD",
+        "directions found",
+        series,
+        xlim=(0.4, most + 0.95),
+        ylim=(-0.25, analysis.k + 0.55),
+        xticks={n: _cost(stage.leap) for n, stage in enumerate(plain.stages, start=1)},
+        yticks=range(analysis.k + 1),
+        legend="figure",
+        is_boxed=False,
+        name="stages",
+    )
 
 
 def _differs(first: Staircase, second: Staircase) -> bool:
@@ -94,21 +96,24 @@ def _cost(leap: int) -> str:
     return f"${text}$"
 
 
-def _draw_steps(ax: Axes, stairs: Staircase, colour: str, name: str, most: int, is_other: bool) -> None:
+def _steps(stairs: Staircase, color: str, name: str, most: int, is_other: bool) -> list[Drawable]:
     """The stairs as a line, and as many dots on a riser as the order that it takes."""
     shift = -0.05 if is_other else 0.0
     counts = np.cumsum([0] + [len(stage.directions) for stage in stairs.stages]).astype(float)
     risers = np.arange(1, len(counts)) + shift
     x = np.concatenate([[0.45], np.repeat(risers, 2), [most + 0.9]])
     y = np.repeat(counts, 2) + shift
-    options: dict[str, Any] = {"ls": (0, (3, 1.5)), "lw": 1.0, "zorder": 2} if is_other else {"lw": 1.5, "zorder": 3}
-    ax.plot(x, y, color=colour, label=name, **options)
+    look: dict[str, Any] = {"lw": 1.0, "zorder": 2} if is_other else {"lw": 1.5}
+    series: list[Drawable] = [Series(name, x, y, color=color, dashed=int(is_other), look=look)]
     for at, low, high, stage in zip(risers, counts[:-1], counts[1:], stairs.stages, strict=True):
         dots = low + shift + (high - low) * (np.arange(stage.leap) + 0.5) / stage.leap
-        ax.plot(np.full(stage.leap, at), dots, "o", ms=3.2, color=colour, mfc="white", mew=0.8, zorder=4)
+        series.append(
+            Series("", np.full(stage.leap, at), dots, kind="points", color=color, marker=0, look={"mew": 0.8})
+        )
         if is_other:
-            words = f"leap {stage.leap}"
-            ax.text(at - 0.07, 0.5 * (low + high), words, color=colour, fontsize=6.5, ha="right", va="center")
+            beside = {"color": color, "ha": "right", "va": "center"}
+            series.append(Note(f"leap {stage.leap}", at - 0.07, 0.5 * (low + high), beside))
+    return series
 
 
 def _wrapped(words: list[str]) -> str:
@@ -118,25 +123,28 @@ def _wrapped(words: list[str]) -> str:
     return f"${', '.join(formulas)}$"
 
 
-def _draw_slope(ax: Axes, slope: Slope) -> None:
+def _escape(slope: Slope) -> Panel:
+    """The measured steps of escape against the dimension, and the predicted power of it."""
     d, steps, errors = (np.array(x, dtype=float) for x in (slope.dimensions, slope.steps, slope.errors))
-    over = d if slope.exponent == 2 else np.ones_like(d)
-    options: dict[str, Any] = {"ls": "", "marker": "o", "color": LABEL, "mfc": "white", "capsize": 1.5, "zorder": 3}
-    ax.errorbar(d, steps / over, 2.0 * errors / over, label="measured", **options)
+    is_logarithmic = slope.exponent == 2  # d log d steps: a straight line once they are divided by d
+    over = d if is_logarithmic else np.ones_like(d)
     x = np.geomspace(d[0], d[-1], 100)
     centre = float(np.mean(np.log(d)))
-    if slope.exponent == 2:
+    if is_logarithmic:
         line = float(np.mean(steps / d)) + slope.predicted * (np.log(x) - centre)
         name = rf"predicted slope ${slope.predicted:.3g}$"
-        ax.set_ylabel(r"steps$\,/\,d$")
     else:
         line = math.exp(float(np.mean(np.log(steps)))) * np.exp(slope.predicted * (np.log(x) - centre))
         name = rf"predicted $d^{{{slope.predicted:g}}}$" if slope.predicted != 1 else r"predicted $d$"
-        ax.set_yscale("log")
-        ax.set_ylabel("steps to leave the start")
-    ax.plot(x, line, color=DARK_GREY, lw=0.9, label=name)
-    ax.set_xscale("log")
-    ax.set_xlabel(r"dimension  $d$")
-    ax.legend(
-        loc="upper left", title=rf"measured slope ${slope.slope:.3f} \pm {slope.slope_error:.3f}$", title_fontsize=7
+    return Panel(
+        r"dimension  $d$",
+        r"steps$\,/\,d$" if is_logarithmic else "steps to leave the start",
+        [
+            Series("measured", d, steps / over, errors / over, kind="points", color=LABEL, marker=0),
+            Series(name, x, line, kind="reference", look={"lw": 0.9}),
+        ],
+        log="x" if is_logarithmic else "xy",
+        legend="upper left",
+        legend_title=rf"measured slope ${slope.slope:.3f} \pm {slope.slope_error:.3f}$",
+        name="escape",
     )

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.mathtext import MathTextParser
 
 # One and two columns of a physics journal, in inches.
@@ -19,6 +21,7 @@ NOTEBOOK_DPI = 130  # at which letters have the size of those around a figure
 LETTERS_PER_INCH = 15  # in a title
 TITLE_LINE = 0.17  # heights of a line, in inches
 LEGEND_LINE = 0.15
+LEGEND_SIZE = 7.5  # of its letters, in points
 
 # Okabe and Ito's colours without yellow, which is lost on white paper; wine (Paul Tol) stands in as the eighth.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#882255")
@@ -27,19 +30,24 @@ MARKERS = ("o", "s", "^", "D")
 GREY = "0.88"  # areas of reference
 DARK_GREY = "0.35"  # lines of reference
 
+# Labels that several figures share.
+TIME_LABEL = r"time  $t$"
+RISK_LABEL = r"excess risk  $\mathcal{R}-\Delta/2$"
+
+COMPUTER_MODERN = "cmr10"
 # The Computer Modern font that comes with matplotlib holds other glyphs in these places.
 WRONG_IN_COMPUTER_MODERN = frozenset('<>|_{}\\"^~')
 PLAIN_FAMILY = ["STIXGeneral", "DejaVu Serif"]
 
 RC: Any = {  # the names of settings are a type of their own in matplotlib
-    "font.family": ["cmr10", "DejaVu Serif"],  # the second for glyphs that the first lacks
+    "font.family": [COMPUTER_MODERN, "DejaVu Serif"],  # the second for glyphs that the first lacks
     "mathtext.fontset": "cm",
     "axes.formatter.use_mathtext": True,  # cmr10 has no minus sign of its own
     "font.size": 8.0,
     "axes.labelsize": 8.5,
     "axes.titlesize": 8.5,
     "figure.titlesize": 9.0,
-    "legend.fontsize": 7.5,
+    "legend.fontsize": LEGEND_SIZE,
     "xtick.labelsize": 7.5,
     "ytick.labelsize": 7.5,
     "axes.linewidth": 0.5,
@@ -92,21 +100,36 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def put_title(figure: Figure, title: str | None) -> None:
+def put_title(figure: FigureBase, title: str | None) -> None:
     """Write a title that a user gave: with formulas between dollars where they can be read, else as it stands."""
     if not title:
         return
-    lines = textwrap.wrap(title, int(LETTERS_PER_INCH * figure.get_figwidth()))
+    width = figure.bbox.width / figure.dpi  # pyright: ignore[reportAttributeAccessIssue]
+    lines = textwrap.wrap(title, int(LETTERS_PER_INCH * width))
     has_formulas = all(map(_is_readable, lines))
     plain = re.sub(r"\$[^$]*\$", "", title) if has_formulas else title
-    options: dict[str, Any] = {"family": PLAIN_FAMILY} if WRONG_IN_COMPUTER_MODERN & set(plain) else {}
+    is_wrong = mpl.rcParams["font.family"][0] == COMPUTER_MODERN and WRONG_IN_COMPUTER_MODERN & set(plain)
+    options: dict[str, Any] = {"family": PLAIN_FAMILY} if is_wrong else {}
     figure.suptitle("\n".join(lines), parse_math=has_formulas, linespacing=1.0, **options)
     grow(figure, TITLE_LINE * len(lines))
 
 
-def grow(figure: Figure, height: float) -> None:
-    """Make room for words, so that they take nothing from the panels."""
-    figure.set_figheight(figure.get_figheight() + height)
+def grow(figure: FigureBase, height: float) -> None:
+    """Make room for words, so that they take nothing from the panels; a user's own figure keeps its size."""
+    if isinstance(figure, ShownFigure):
+        figure.set_figheight(figure.get_figheight() + height)
+
+
+def letters(text: str) -> int:
+    """About how many letters wide a text with formulas is."""
+    return len(re.sub(r"\\[a-zA-Z]+", "x", text).translate(str.maketrans("", "", "${}^_")))
+
+
+def colors(number: int) -> list[str]:
+    """As many different colours: of the palette while these are enough, else from dark to light."""
+    if number <= len(PALETTE):
+        return list(PALETTE[:number])
+    return [to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0.0, 0.92, number))]
 
 
 def _is_readable(text: str) -> bool:

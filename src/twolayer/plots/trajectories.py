@@ -1,85 +1,80 @@
 """Figures of trajectories: the risk and the overlaps against time, theory against simulation."""
 
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from twolayer.core.errors import InvalidInput
 from twolayer.description import Status
-from twolayer.plots.accounts import Account, accounts, has_one_start, quantiles, samples_per_time
-from twolayer.plots.style import (
-    COLUMN,
-    DARK_GREY,
-    GREY,
-    LEGEND_LINE,
-    LINESTYLES,
-    PAGE,
-    PALETTE,
-    grow,
-    new_figure,
-    put_title,
-    style,
-)
+from twolayer.plots.descriptions import Facet, Result, ShownDescription, facets, quantiles
+from twolayer.plots.deviations import VARIABLES, deviation_panel, has_deviation, largest_deviation_panel
+from twolayer.plots.panels import Panel, Place, Sheet, draw, side_by_side
+from twolayer.plots.series import Drawable, Series
+from twolayer.plots.style import COLUMN, DARK_GREY, PAGE, PALETTE, RISK_LABEL, TIME_LABEL
 
-TIME_LABEL = r"time  $t$"
 MAX_DIRECTIONS = 6  # panels of M; more would not fit a page
 MARKERS_PER_CURVE = 30
 LONG = 30.0  # the last time over the first from which on a logarithmic axis is worth its while
 CROSS: dict[str, Any] = {"marker": "x", "ms": 4.0, "mew": 0.9}
+SMALL_MARKS: dict[str, Any] = {"ms": 2.6, "mew": 0.6}
 SMALLEST_BAND = 0.02  # in decades: a narrower band cannot be told from its line
 BEYOND = 1e200  # stands for the risk of a diverged replica; finite, so that quantiles can be interpolated
 FINITE = 1e100  # a quantile above this touches a diverged replica
 
 
-def risk(result: Any, title: str | None = None) -> Figure:
+def risk(
+    result: Result,
+    title: str | None = None,
+    *,
+    hue: str | None = None,
+    col: str | None = None,
+    ax: Place | None = None,
+) -> Place:
     r"""The excess risk :math:`\mathcal{R} - \Delta/2` against time, and how far theory is from simulation.
 
     Parameters
     ----------
     result
-        The tree that `twolayer.compare` returned, or the dataset that `twolayer.evolve` returned.
+        The tree that `twolayer.compare` returned, or the dataset that `twolayer.evolve` returned; or several of these,
+        put together along new dimensions (`xarray.concat`).
     title
         Written above the figure; formulas stand between dollars.
+    hue, col
+        Dimensions of the result: a colour for each value of the one, a column of panels for each value of the other.
+        ``hue="replica"`` shows every run by itself.
+    ax
+        Where to draw, if not in a figure of its own: axes for the risk alone, two axes for the risk and the deviation,
+        a mapping from the names of panels ("risk", "deviation") to axes, or a `matplotlib.figure.SubFigure`.
 
     Returns
     -------
-    A figure of one journal column. Above: theories as a line, the median over replicas (dotted: 10% and 90% quantiles,
-    where random starts make them visible); simulations as markers at the median, with the 10-90% band shaded. Crosses
-    mark where replicas diverged. Below, where standard errors exist: the deviation of the mean risk in standard errors.
+    A figure of one journal column, or what was given as ``ax``. Above: theories as a line, the median over replicas
+    (dotted: 10% and 90% quantiles, where random starts make them visible); simulations as markers at the median, with
+    the 10-90% band shaded. Crosses mark where replicas diverged. Below, where standard errors exist: the deviation of
+    the mean risk in standard errors.
     """
-    found = accounts(result)
-    judged = [account for account in found if _has_deviation(account, "risk")]
-    with style():
-        figure = new_figure(COLUMN, 3.5 if judged else 2.5)
-        if judged:
-            upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1.0))
-            _deviation_of_risk(lower, judged)
-            lower.set_xlabel(TIME_LABEL)
-        else:
-            upper = figure.subplots()
-            upper.set_xlabel(TIME_LABEL)
-        _time_axis(upper, found)
-        upper.set_yscale("log")
-        upper.set_ylabel(r"excess risk  $\mathcal{R}-\Delta/2$")
-        _risk_limits(upper, found)
-        entries = [_draw_risk(upper, account) for account in found]
-        if any(_divergences(account) for account in found):
-            entries.append((Line2D([], [], ls="", color=DARK_GREY, **CROSS), "last saved point of a diverged replica"))
-        if judged:
-            entries += zip(*lower.get_legend_handles_labels(), strict=True)
-        _samples_axis(upper, found)
-        figure.align_ylabels()
-        _legend(figure, entries, 1)
-        put_title(figure, title)
-    return figure
+    columns = facets(result, hue, col)
+    everyone = [description for facet in columns for description in facet.descriptions]
+    shared = _time_axis(everyone)
+    # Deviations are those of means over replicas.
+    judged = [] if "replica" in (hue, col) else [each for each in everyone if has_deviation(each, "risk")]
+    rows = [[_risk_panel(facet, everyone, shared) for facet in columns]]
+    if judged:
+        rows.append([deviation_panel(facet, judged, shared) for facet in columns])
+    return draw(side_by_side(rows, (2.4, 1.1) if judged else (2.5,)), title, ax)
 
 
-def overlaps(result: Any, title: str | None = None, replica: int | None = None) -> Figure:
+def overlaps(
+    result: Result,
+    title: str | None = None,
+    replica: int | None = None,
+    *,
+    hue: str | None = None,
+    col: str | None = None,
+    ax: Place | None = None,
+) -> Place:
     r"""The overlaps :math:`M` and :math:`Q_{ii}` (and the second layer where it moves) against time.
 
     Where replicas begin differently their neurons specialise differently, and a median over them would show no run that
@@ -90,301 +85,310 @@ def overlaps(result: Any, title: str | None = None, replica: int | None = None) 
     Parameters
     ----------
     result
-        The tree that `twolayer.compare` returned, or the dataset that `twolayer.evolve` returned.
+        The tree that `twolayer.compare` returned, or the dataset that `twolayer.evolve` returned; or several of these,
+        put together along new dimensions (`xarray.concat`).
     title
         Written above the figure; formulas stand between dollars.
     replica
         The replica to show where starts are random; by default the first, number 0.
+    hue, col
+        Dimensions of the result: a colour for each value of the one, shared by all neurons; a column of panels for each
+        value of the other.
+    ax
+        Where to draw, if not in a figure of its own: axes for the first panel, several axes for as many panels, a
+        mapping from the names of panels ("M0", "M1", ..., "Q", "a", "deviation") to axes, or a
+        `matplotlib.figure.SubFigure`.
 
     Returns
     -------
     A figure with one panel per target direction (the first six), one of the diagonal of Q, and, where standard errors
-    exist, one of the largest deviation.
+    exist, one of the largest deviation; or what was given as ``ax``.
     """
-    found = accounts(result)
-    most = max(found, key=lambda account: account.replicas)
+    columns = facets(result, hue, col)
+    everyone = [description for facet in columns for description in facet.descriptions]
+    most = max(everyone, key=lambda description: description.replicas)
     there = most.dataset.replica.values
     replica = int(there[0]) if replica is None else replica
-    if replica not in there:
+    if replica not in there and hue != "replica" and col != "replica":
         raise InvalidInput(f"Argument `replica` must be one of {there[0]} to {there[-1]}, but is {replica}.")
-    over_replicas = most.replicas > 1 and all(has_one_start(account) for account in found)
-    panels = _overlap_panels(found)
-    judged = [account for account in found if any(_has_deviation(account, name) for name in ("M", "Q", "a"))]
-    number = len(panels) + bool(judged)
-    columns = 1 if number <= 3 and found[0].dataset.sizes["r"] <= 1 else 2 if number in (2, 4) else 3
-    rows = -(-number // columns)
-    with style():
-        figure = new_figure(COLUMN if columns == 1 else PAGE, 0.4 + (1.35 if columns == 1 else 1.75) * rows)
-        grid = figure.add_gridspec(rows, columns)
-        axes = [figure.add_subplot(grid[position // columns, position % columns]) for position in range(number - 1)]
-        # The last panel takes what is left of its row, so that every panel above has one below it.
-        axes.append(figure.add_subplot(grid[rows - 1, (number - 1) % columns :]))
-        for position, ax in enumerate(axes):
-            _time_axis(ax, found)
-            if position < columns * (rows - 1):
-                ax.tick_params(which="both", labelbottom=False)
-            else:
-                ax.set_xlabel(TIME_LABEL)
-        for ax, (name, label, entries) in zip(axes, panels, strict=False):
-            ax.set_ylabel(label)
-            for account in found:
-                _draw_neurons(ax, account, account.values(name)[entries], replica, over_replicas)
-            _calm_limits(ax)
-        _same_limits([ax for ax, (name, _, _) in zip(axes, panels, strict=False) if name == "M"])
-        if judged:
-            _largest_deviations(axes[-1], judged)
-        _legend(figure, *_overlap_legend(found, replica, over_replicas, rows=4 if columns == 1 else 2))
-        put_title(figure, title)
-    return figure
+    over_replicas = most.replicas > 1 and all(description.has_one_start for description in everyone)
+    shared = _time_axis(everyone)
+    variables = _variables(everyone)
+    rows = [
+        [_overlap_panel(facet, variable, shared, replica, over_replicas) for facet in columns] for variable in variables
+    ]
+    key = _overlap_key(everyone, replica, over_replicas)
+    of_M = [panel for row in rows for panel in row if panel.name.startswith("M")]
+    limits = [_limits(of_M if row[0].name.startswith("M") else row) for row in rows]
+    rows = [
+        [replace(panel, series=[*panel.series, *key], ylim=ylim) for panel in row]
+        for row, ylim in zip(rows, limits, strict=True)
+    ]
+    rows[0] = [replace(panel, title=facet.value) for panel, facet in zip(rows[0], columns, strict=True)]
+    judged = [each for each in everyone if any(has_deviation(each, name) for name in VARIABLES)]
+    if judged and "replica" not in (hue, col):
+        last = [largest_deviation_panel(facet, judged, shared) for facet in columns]
+        rows.append([replace(panel, ylim=(0.0, max(other.ylim[1] for other in last))) for panel in last])
+    if col is not None:
+        return draw(side_by_side(rows, (1.75,)), title, ax)
+    number = len(rows)
+    across = 1 if number <= 3 and most.dataset.sizes["r"] <= 1 else 2 if number in (2, 4) else 3
+    height = (1.35 if across == 1 else 1.75) + 0.4 / -(-number // across)
+    width = COLUMN if across == 1 else PAGE
+    return draw(Sheet([row[0] for row in rows], across, width, (height,), shared="x", fills=True), title, ax)
 
 
 # ------------------------------------------------------------------------------------------------------- axes
 
 
-def _time_axis(ax: Axes, found: list[Account]) -> None:
-    # Nothing is to be seen of the time after all replicas of all accounts have diverged.
-    seen = [account.time[np.isfinite(account.values("excess_risk")).any(axis=0)] for account in found]
+def _time_axis(everyone: Sequence[ShownDescription]) -> dict[str, Any]:
+    """The horizontal axis that all panels share: from the first time after zero to the last one seen."""
+    # Nothing is to be seen of the time after all replicas of all descriptions have diverged.
+    seen = [each.time[np.isfinite(each.values("excess_risk")).any(axis=0)] for each in everyone]
     times = np.concatenate(seen)
+    shared: dict[str, Any] = {"xlabel": TIME_LABEL, "log": "x"}
     if times.size and times.min() < times.max():
         if times.max() < LONG * times.min():  # a few steps, whose logarithms have no round numbers between them
             margin = 0.015 * (times.max() - times.min())
-            ax.set_xlim(times.min() - margin, times.max() + margin)
-            return
+            return shared | {"log": "", "xlim": (times.min() - margin, times.max() + margin)}
         margin = (times.max() / times.min()) ** 0.015
-        ax.set_xlim(times.min() / margin, times.max() * margin)
-    ax.set_xscale("log")
+        shared["xlim"] = (times.min() / margin, times.max() * margin)
+    return shared
 
 
-def _samples_axis(ax: Axes, found: list[Account]) -> None:
-    rate = samples_per_time(found[0].dataset) if found[0].time.size else None
-    if rate is None:
-        return
-    scale: Any = (lambda time: time * rate, lambda samples: samples / rate)
-    top = ax.secondary_xaxis("top", functions=scale)
-    top.set_xlabel(r"samples$\,/\,d$")
-    ax.tick_params(which="both", top=False)
-
-
-def _calm_limits(ax: Axes) -> None:
-    """Keep rounding errors around a constant from filling a panel."""
-    low, high = ax.get_ylim()
-    if high - low < 1e-6 * max(abs(low), abs(high)):
-        ax.set_ylim(low - 0.5, high + 0.5)
-
-
-def _same_limits(axes: list[Axes]) -> None:
-    if axes:
-        limits = np.array([ax.get_ylim() for ax in axes])
-        for ax in axes:
-            ax.set_ylim(limits[:, 0].min(), limits[:, 1].max())
-
-
-def _legend(figure: Figure, entries: list[tuple[Any, str]], columns: int) -> None:
-    """Below the panels, where it covers nothing."""
-    handles, labels = zip(*entries, strict=True)
-    columns = min(columns, len(labels))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-    grow(figure, LEGEND_LINE * -(-len(labels) // columns))
+def _samples_axis(facet: Facet) -> tuple[str, float] | None:
+    """Samples over d, where these are the same multiple of the time for every value of a further dimension."""
+    rates = [description.samples_per_time for description in facet.descriptions]
+    if not facet.descriptions[0].is_colored:
+        rates = rates[:1]  # of a comparison all follow the same training
+    is_one = None not in rates and np.allclose(np.array(rates, dtype=float), rates[0] or 0.0, rtol=1e-6)
+    return (r"samples$\,/\,d$", float(rates[0])) if is_one and rates[0] else None
 
 
 def _every(values: np.ndarray) -> int:
     return max(1, -(-int(np.isfinite(values).sum()) // MARKERS_PER_CURVE))
 
 
+# ---------------------------------------------------------------------------------------------------- legends
+
+
+def _key_of_names(
+    everyone: Sequence[ShownDescription], words: Mapping[str, str], banded: Container[str]
+) -> list[Drawable]:
+    """An entry of the legend for each description in grey, by marker or line style alone."""
+    return [
+        Series(
+            words[description.name],
+            [],
+            [],
+            kind="points" if description.is_simulation else "line",
+            band=([], []) if description.name in banded and description.is_simulation else None,
+            color=DARK_GREY,
+            dashed=description.place,
+            marker=description.place,
+            look=SMALL_MARKS if description.is_simulation else {},
+        )
+        for description in {description.name: description for description in everyone}.values()
+    ]
+
+
+def _runs(everyone: Sequence[ShownDescription], name: str) -> str:
+    """The number of runs of a description, which may differ between values of a further dimension."""
+    numbers = sorted({description.replicas for description in everyone if description.name == name})
+    return f"{numbers[0]} runs" if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} runs"
+
+
+def _key_of_colors(shown: dict[str, str]) -> list[Drawable]:
+    return [Series(label, [], [], color=color, look={"lw": 2.0}) for label, color in shown.items()]
+
+
+def _key_of_values(everyone: Sequence[ShownDescription]) -> list[Drawable]:
+    """An entry of the legend for each value that colours tell apart, with the replicas that did not reach the end."""
+    several = len({description.name for description in everyone}) > 1
+    shown: dict[str, str] = {}
+    for value in dict.fromkeys(description.value for description in everyone if description.value):
+        members = [description for description in everyone if description.value == value]
+        lost = [(f"{each.name}: " if several else "") + each.lost for each in members if each.lost]
+        shown[f"{value} ({'; '.join(lost)})" if lost else value] = members[0].color
+    return _key_of_colors(shown)
+
+
 # ------------------------------------------------------------------------------------------------------- risk
 
 
-def _draw_risk(ax: Axes, account: Account) -> tuple[Any, str]:
-    """Draw one account; returns its entry in the legend."""
-    values, time, color = account.values("excess_risk"), account.time, account.color
+def _risk_panel(facet: Facet, everyone: Sequence[ShownDescription], shared: dict[str, Any]) -> Panel:
+    limits = _risk_limits(everyone)
+    series: list[Drawable] = []
+    words: dict[str, str] = {}
+    banded: set[str] = set()
+    for description in facet.descriptions:
+        curve, label = _risk_curve(description, limits, _runs(everyone, description.name))
+        if curve.band is not None or description.name not in words:
+            words[description.name] = label
+            banded |= {description.name} if curve.band is not None else set()
+        label = f"{label} ({description.lost})" if description.lost else label
+        series.append(replace(curve, label="" if description.is_colored else label))
+    if everyone[0].is_colored:
+        series += _key_of_names(facet.descriptions, words, banded) + _key_of_values(everyone)
+    crosses = [(description, _divergences(description)) for description in facet.descriptions]
+    for description, ends in crosses:
+        if ends:
+            x, y = zip(*ends, strict=True)
+            series.append(Series("", x, y, kind="points", color=description.color, look=CROSS))
+    if any(ends for _, ends in crosses):
+        label = "last saved point of a diverged replica"
+        series.append(Series(label, [], [], kind="points", color=DARK_GREY, look=CROSS))
+    axis = shared | {"log": shared["log"] + "y", "ylim": limits, "top": _samples_axis(facet)}
+    name = f"risk {facet.value}".strip()
+    return Panel(ylabel=RISK_LABEL, series=series, title=facet.value, legend="figure", name=name, **axis)
+
+
+def _risk_curve(description: ShownDescription, limits: tuple[float, float] | None, runs: str) -> tuple[Series, str]:
+    """The curve of one description, without label, and the label."""
+    values, name = description.values("excess_risk"), description.name
     # A diverged replica counts as above all others: left out, it would lower the median of the rest.
-    low, median, high = quantiles(np.where(_has_diverged(account)[:, None] & np.isnan(values), BEYOND, values))
+    low, median, high = quantiles(np.where(_has_diverged(description)[:, None] & np.isnan(values), BEYOND, values))
     low, median = (np.where((edge > 0) & (edge < FINITE), edge, np.nan) for edge in (low, median))
-    label, handle = account.label, None
-    if account.is_simulation:
-        look = {"marker": account.marker, "ls": "", "mfc": "white", "mew": 0.6, "markevery": _every(median)}
-        ax.plot(time, median, lw=0.5, color=color, zorder=2.5)
-        (handle,) = ax.plot(time, median, color=color, zorder=3.5, label=account.name, **look)
-        if account.replicas > 1:
-            handle = (ax.fill_between(time, low, high, color=color, alpha=0.25), handle)
-            label = f"{label}: median, 10-90% of {account.replicas} runs"
-    else:
-        (handle,) = ax.plot(time, median, ls=account.linestyle, color=color, zorder=3, label=account.name)
-        if not has_one_start(account) and _is_visible(ax, low, high):
-            for edge in (low, high):
-                ax.plot(time, np.where(edge < FINITE, edge, np.nan), ls=":", lw=0.8, color=color, zorder=2.8)
-            label = f"{label}: median (dotted: 10-90%)"
-    ends = _divergences(account)
-    if ends:
-        ax.plot(*zip(*ends, strict=True), ls="", color=color, zorder=4, **CROSS)
-    return handle, label
+    curve = Series("", description.time, median, color=description.color, dashed=description.place)
+    if description.is_simulation:
+        every = _every(median)
+        curve = replace(curve, kind="points", marker=description.place, joined=True, every=every, look=SMALL_MARKS)
+        if description.replicas == 1:
+            return curve, name
+        return replace(curve, band=(low, high)), f"{name}: median, 10-90% of {runs}"
+    if description.has_one_start or not _is_visible(limits, low, high):
+        return curve, name
+    high = np.where(high < FINITE, high, np.nan)
+    return replace(curve, band=(low, high), edges=True), f"{name}: median (dotted: 10-90%)"
 
 
-def _has_diverged(account: Account) -> np.ndarray:
-    return account.dataset.status.values == Status.DIVERGED
+def _has_diverged(description: ShownDescription) -> np.ndarray:
+    return description.dataset.status.values == Status.DIVERGED
 
 
-def _divergences(account: Account) -> list[tuple[float, float]]:
+def _divergences(description: ShownDescription) -> list[tuple[float, float]]:
     """The last time and excess risk of every replica that diverged, if it was saved at all."""
-    values = account.values("excess_risk")[_has_diverged(account)]
+    values = description.values("excess_risk")[_has_diverged(description)]
     ends = np.isfinite(values).sum(axis=1) - 1
-    last = [(float(account.time[end]), float(row[end])) for row, end in zip(values, ends, strict=True) if end >= 0]
+    last = [(float(description.time[end]), float(row[end])) for row, end in zip(values, ends, strict=True) if end >= 0]
     return [(time, value) for time, value in last if value > 0]
 
 
-def _is_visible(ax: Axes, low: np.ndarray, high: np.ndarray) -> bool:
-    inside = (low > ax.get_ylim()[0]) & np.isfinite(high)
+def _is_visible(limits: tuple[float, float] | None, low: np.ndarray, high: np.ndarray) -> bool:
+    inside = (low > (limits[0] if limits else 0.0)) & np.isfinite(high)
     return bool(np.max(np.log10(high[inside] / low[inside]), initial=0.0) > SMALLEST_BAND)
 
 
-def _risk_limits(ax: Axes, found: list[Account]) -> None:
+def _risk_limits(everyone: Sequence[ShownDescription]) -> tuple[float, float] | None:
     """Show what is known: every value seen, except those below the smallest one that exceeds its numerical error."""
-    values = np.concatenate([account.values("excess_risk").ravel() for account in found])
-    errors = np.concatenate([account.dataset["risk_error"].values.ravel() for account in found])
+    values = np.concatenate([description.values("excess_risk").ravel() for description in everyone])
+    errors = np.concatenate([description.dataset["risk_error"].values.ravel() for description in everyone])
     positive = values > 0
     known = values[positive & (values > np.nan_to_num(errors))]
     shown = known if known.size else values[positive]
-    if shown.size:
-        margin = max(1.2, (shown.max() / shown.min()) ** 0.05)
-        ax.set_ylim(shown.min() / margin, shown.max() * margin)
-
-
-def _has_deviation(account: Account, name: str) -> bool:
-    name = f"deviation_{name}"
-    return name in account.dataset and bool(np.isfinite(account.dataset[name].values).any())
-
-
-def _threshold(judged: list[Account]) -> float | None:
-    """The largest deviation that chance explains, where the comparison recorded it."""
-    found = [float(account.dataset.attrs["threshold"]) for account in judged if "threshold" in account.dataset.attrs]
-    return max((value for value in found if np.isfinite(value)), default=None)
-
-
-def _deviation_of_risk(ax: Axes, judged: list[Account]) -> None:
-    ax.axhspan(-1.0, 1.0, color=GREY, zorder=0)
-    ax.axhline(0.0, color=DARK_GREY, lw=0.4, zorder=1)
-    largest = 1.0
-    for account in judged:
-        z = account.values("deviation_risk")
-        ax.plot(account.time, z, ls=account.linestyle, lw=0.9, color=account.color)
-        largest = max(largest, float(np.nanmax(np.abs(z))))
-    extent = 1.15 * max(largest, 2.6)
-    limit = _threshold(judged)
-    # A threshold far above everything seen would flatten the curves and say nothing more.
-    if limit is not None and limit <= 3.0 * largest:
-        extent = max(extent, 1.15 * limit)
-        ax.axhline(-limit, color=DARK_GREY, lw=0.7, ls="--")
-        ax.axhline(limit, color=DARK_GREY, lw=0.7, ls="--", label="what chance alone can reach")
-    ax.set_ylim(-extent, extent)
-    ax.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    ax.set_ylabel("deviation\n(standard errors)", fontsize=7.5)
+    if not shown.size:
+        return None
+    margin = max(1.2, (shown.max() / shown.min()) ** 0.05)
+    return shown.min() / margin, shown.max() * margin
 
 
 # --------------------------------------------------------------------------------------------------- overlaps
 
+Variable = tuple[str, str, str, Any]  # name of the panel, name of the variable, label, entries as replica, time, neuron
 
-def _overlap_panels(found: list[Account]) -> list[tuple[str, str, Any]]:
-    """Variable, label and entries (as replica, time, neuron) of each panel."""
-    k, p = found[0].dataset.sizes["r"], found[0].dataset.sizes["i"]
-    panels: list[tuple[str, str, Any]] = [
-        ("M", rf"$M_{{i,{r}}}$", np.s_[:, :, :, r]) for r in range(min(k, MAX_DIRECTIONS))
+
+def _variables(everyone: Sequence[ShownDescription]) -> list[Variable]:
+    """What the panels show."""
+    k = max(description.dataset.sizes["r"] for description in everyone)
+    shown: list[Variable] = [
+        (f"M{r}", "M", rf"$M_{{i,{r}}}$", np.s_[:, :, :, r]) for r in range(min(k, MAX_DIRECTIONS))
     ]
-    diagonal = (slice(None), slice(None), np.arange(p), np.arange(p))
-    if not panels or any(_moves(account, "Q", diagonal) for account in found):
-        panels.append(("Q", r"$Q_{ii}$", diagonal))
-    if any(_moves(account, "a", np.s_[:]) for account in found):
-        panels.append(("a", r"$a_i$", np.s_[:]))
-    return panels
+    if not shown or any(_moves(description, "Q") for description in everyone):
+        shown.append(("Q", "Q", r"$Q_{ii}$", np.s_[:]))
+    if any(_moves(description, "a") for description in everyone):
+        shown.append(("a", "a", r"$a_i$", np.s_[:]))
+    return shown
 
 
-def _moves(account: Account, name: str, entries: Any) -> bool:
-    values = account.values(name)[entries]
-    start = account.starts[name].values[:, None][entries]
-    change = np.abs(values - start)
+def _entries(values: np.ndarray, name: str) -> np.ndarray:
+    """The values as they are shown: of Q the diagonal."""
+    return np.diagonal(values, axis1=-2, axis2=-1) if name == "Q" else values
+
+
+def _moves(description: ShownDescription, name: str) -> bool:
+    values = _entries(description.values(name), name)
+    change = np.abs(values - _entries(description.starts[name].values, name)[:, None])
     return bool(np.max(change, where=np.isfinite(change), initial=0.0) > 1e-9)
 
 
-def _draw_neurons(ax: Axes, account: Account, values: np.ndarray, replica: int, over_replicas: bool) -> None:
-    """Draw one variable (replica, time, neuron) of one account."""
-    one = account.one_replica(values, replica)
+def _overlap_panel(
+    facet: Facet, variable: Variable, shared: dict[str, Any], replica: int, over_replicas: bool
+) -> Panel:
+    panel_name, name, label, entries = variable
+    series: list[Drawable] = []
+    for description in facet.descriptions:
+        values = _entries(description.values(name), name)
+        if name != "M" or values.shape[-1] > int(panel_name[1:]):
+            series += _neurons(description, values[entries], replica, over_replicas)
+    return Panel(ylabel=label, series=series, legend="figure", name=f"{panel_name} {facet.value}".strip(), **shared)
+
+
+def _neurons(description: ShownDescription, values: np.ndarray, replica: int, over_replicas: bool) -> list[Drawable]:
+    """The curves of one variable (replica, time, neuron) of one description."""
+    one = description.one_replica(values, replica)
     if values.shape[-1] > len(PALETTE):
         low, _, high = quantiles(one.T)
-        _draw_curve(ax, account, one.mean(axis=1), account.color, (low, high))
-        return
-    for neuron, color in zip(range(values.shape[-1]), PALETTE, strict=False):
+        return [_overlap_curve(description, one.mean(axis=1), description.color, (low, high))]
+    curves: list[Drawable] = []
+    for neuron in range(values.shape[-1]):
+        color, middle, band = description.color if description.is_colored else PALETTE[neuron], one[:, neuron], None
         if over_replicas:
-            low, median, high = quantiles(values[:, :, neuron])
-            band = (low, high) if account.is_simulation and account.replicas > 1 else None
-            _draw_curve(ax, account, median, color, band)
-        else:
-            _draw_curve(ax, account, one[:, neuron], color, None)
+            low, middle, high = quantiles(values[:, :, neuron])
+            band = (low, high) if description.is_simulation and description.replicas > 1 else None
+        curves.append(_overlap_curve(description, middle, color, band))
+    return curves
 
 
-def _draw_curve(ax: Axes, account: Account, values: np.ndarray, color: str, band: Any) -> None:
-    time = account.time
-    if account.is_simulation:
-        ax.plot(time, values, account.marker, color=color, markevery=_every(values), mfc="white", mew=0.6, zorder=2.5)
-        if band:
-            ax.fill_between(time, *band, color=color, alpha=0.2, zorder=1.5)
-    else:
-        ax.plot(time, values, ls=account.linestyle, color=color, zorder=3)
-        for edge in band or ():
-            ax.plot(time, edge, ls=":", lw=0.8, color=color, zorder=2.8)
+def _overlap_curve(description: ShownDescription, values: np.ndarray, color: str, band: Any) -> Series:
+    place = description.place
+    options: dict[str, Any] = {"color": color, "band": band, "dashed": place, "marker": place}
+    if not description.is_simulation:
+        return Series("", description.time, values, edges=True, **options)
+    look = SMALL_MARKS | {"zorder": 2.5}
+    return Series("", description.time, values, kind="points", every=_every(values), look=look, **options)
 
 
-def _overlap_legend(
-    found: list[Account], replica: int, over_replicas: bool, rows: int
-) -> tuple[list[tuple[Any, str]], int]:
-    """Entries and number of columns: accounts in the first column, neurons in the others."""
-    p = found[0].dataset.sizes["i"]
-    wide = p > len(PALETTE)
-    entries: list[tuple[Any, str]] = []
-    for account in found:
-        color = account.color if wide else DARK_GREY
-        look: dict[str, Any] = (
-            {"marker": account.marker, "ls": "", "mfc": "white", "mew": 0.6}
-            if account.is_simulation
-            else {"ls": account.linestyle}
-        )
-        handle: Any = Line2D([], [], color=color, **look)
-        label = account.label
-        if wide:
-            label = f"{label}: mean, 10-90% over neurons"
-            if account.is_simulation:
-                handle = (Patch(color=color, alpha=0.2), handle)
-        elif over_replicas and account.is_simulation:
-            label = f"{label}: median, 10-90% of {account.replicas} runs"
-            handle = (Patch(color=color, alpha=0.2), handle)
-        if not over_replicas and account.replicas > 1:
-            label = f"{label}, replica {replica}"
-        entries.append((handle, label))
-    if wide or p == 1:
-        return entries, 2 if rows == 2 else 1
-    rows = max(len(entries), min(rows, p))
-    entries += [(Line2D([], [], ls=""), "")] * (rows - len(entries))
-    entries += [(Line2D([], [], color=PALETTE[i], lw=2.0), rf"$i={i}$") for i in range(p)]
-    return entries, -(-len(entries) // rows)
+def _limits(row: Sequence[Panel]) -> tuple[float, float]:
+    """Limits in which all curves of some panels can be seen."""
+    drawn = [x for panel in row for part in panel.series if isinstance(part, Series) for x in (part.y, part.band)]
+    values = np.concatenate([np.ravel(x) for x in drawn if x is not None] or [np.empty(0)])
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    # Rounding errors around a constant would otherwise fill the panel.
+    margin = 0.05 * (high - low) if high - low >= 1e-6 * max(abs(low), abs(high)) and high > low else 0.5
+    return low - margin, high + margin
 
 
-def _largest_deviations(ax: Axes, judged: list[Account]) -> None:
-    largest = 1.0
-    for account in judged:
-        names = [name for name in ("M", "Q", "a") if _has_deviation(account, name)]
-        names = [name for name in names if np.nanmax(np.abs(account.values(f"deviation_{name}"))) > 0] or names
-        # One account: a curve for each variable. Several: one curve each over all variables, in its own line style.
-        curves = [(rf"${name}$", [name], look) for name, look in zip(names, LINESTYLES, strict=False)]
-        for label, members, look in curves if len(judged) == 1 else [(account.name, names, account.linestyle)]:
-            entries = [np.abs(account.values(f"deviation_{name}")).reshape(account.time.size, -1) for name in members]
-            z = np.concatenate(entries, axis=1)
-            z = np.max(z, axis=1, where=np.isfinite(z), initial=-np.inf)
-            z = np.where(z >= 0, z, np.nan)
-            ax.plot(account.time, z, ls=look, lw=0.9, color=DARK_GREY, label=label)
-            largest = max(largest, float(np.nanmax(z)))
-    extent = largest
-    limit = _threshold(judged)
-    if limit is not None and limit <= 3.0 * largest:
-        extent = max(extent, limit)
-        ax.axhline(limit, color=DARK_GREY, lw=0.5, label="chance")
-    ax.set_ylim(0.0, 1.45 * extent)  # room for the names above the curves
-    ax.set_ylabel("largest deviation\n(standard errors)")
-    ax.legend(loc="upper center", ncols=3)
+def _overlap_key(everyone: Sequence[ShownDescription], replica: int, over_replicas: bool) -> list[Drawable]:
+    """The entries of the legend: descriptions, then the values or neurons that colours tell apart."""
+    p = max(description.dataset.sizes["i"] for description in everyone)
+    is_wide, is_colored = p > len(PALETTE), everyone[0].is_colored
+    words: dict[str, str] = {}
+    banded: set[str] = set()
+    for description in everyone:
+        label = f"{description.name} ({description.lost})" if description.lost and not is_colored else description.name
+        if is_wide or (over_replicas and description.is_simulation):
+            label += (
+                ": mean, 10-90% over neurons" if is_wide else f": median, 10-90% of {_runs(everyone, description.name)}"
+            )
+            banded.add(description.name)
+        words[description.name] = label
+        if not over_replicas and description.replicas > 1:
+            words[description.name] += f", replica {replica}"
+    key = _key_of_names(everyone, words, banded)
+    if is_colored:
+        return key + _key_of_values(everyone)
+    if is_wide:
+        own = {words[description.name]: description.color for description in everyone}
+        return [replace(entry, color=own[entry.label]) for entry in key if isinstance(entry, Series)]
+    return key + (_key_of_colors({rf"$i={i}$": PALETTE[i] for i in range(p)}) if p > 1 else [])
