@@ -5,6 +5,7 @@ State a learning problem once; simulate it at finite d, predict it by theory, an
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.core.deprecation import TwolayerDeprecationWarning as TwolayerDeprecationWarning
 from twolayer.core.errors import ComputationFailed as ComputationFailed
 from twolayer.core.errors import InvalidInput as InvalidInput
 from twolayer.core.errors import NotApplicable as NotApplicable
