@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import jax
 import numpy as np
 import pytest
+
+from tests.compilation_cache import WorkerCache, machine_key
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")  # no shape is ever stretched silently
@@ -21,7 +24,19 @@ jax.config.update("jax_numpy_rank_promotion", "raise")  # no shape is ever stret
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("fixed")
 
+CACHES = Path(__file__).parents[1] / "build" / "jax-cache"
+
 Z_LIMIT = 5.0  # two-sided false-alarm rate 6e-7 for one normal score; with fixed seeds a pass stays a pass
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep compiled programs between runs, unless the environment says where."""
+    starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if not starts_workers and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        cache = WorkerCache(CACHES / machine_key())
+        cache.open()
+        cache.use()
+        config.add_cleanup(cache.close)
 
 
 @pytest.fixture(scope="module", autouse=True)
