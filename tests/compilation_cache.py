@@ -1,9 +1,9 @@
 """JAX's persistent compilation cache for the tests: compiling is most of what they cost.
 
 JAX writes an entry of its cache in place and never again. A worker that reads while another one writes would see half
-an entry, and a process that is killed while it writes would leave half an entry for good. So every process writes into a
-folder of its own, which begins with links to the shared entries, and shares its new entries when it ends: a link
-appears whole or not at all.
+an entry, and a process that is killed while it writes would leave half an entry for good. So every process writes
+into a folder of its own, which begins with links to the shared entries, and shares its new entries when it ends: a
+link appears whole or not at all.
 """
 
 import hashlib
