@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 
+import pytest
+
 README = Path(__file__).parents[1] / "README.md"
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     names: dict = {}

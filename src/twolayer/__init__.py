@@ -6,6 +6,7 @@ State a learning problem once; simulate it at finite d, predict it by theory, an
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
 from twolayer.core.checkpoint import Checkpoint as Checkpoint
+from twolayer.core.deprecation import TwolayerDeprecationWarning as TwolayerDeprecationWarning
 from twolayer.core.errors import Caution as Caution
 from twolayer.core.errors import CheckpointWarning as CheckpointWarning
 from twolayer.core.errors import ComputationFailed as ComputationFailed

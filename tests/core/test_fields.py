@@ -138,4 +138,4 @@ def test_as_data_makes_nonzero_numbers_arrays():
     data = fields.as_data(tl.SGD(0.3, momentum=0.0, layers=tl.Both(0.0)))
     assert isinstance(data.learning_rate, np.ndarray) and data.learning_rate == 0.3
     assert data.momentum == 0.0 and isinstance(data.momentum, float)  # exact zeros stay structure
-    assert isinstance(data.layers.ratio, float)
+    assert isinstance(data.layers, tl.Both) and isinstance(data.layers.ratio, float)

@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from tests.systems import phase_retrieval, shift_and_variance
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "training"),
+    "training",
     [
-        ("free", tl.SGD(1.5)),
-        ("sphere, batch of 4", tl.SGD(1.5, batch_size=4, constraint=tl.Sphere())),
-        ("both layers, decay", tl.SGD(1.5, layers=tl.Both(), weight_decay=0.05)),
+        pytest.param(tl.SGD(1.5), id="free", marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.5, batch_size=4, constraint=tl.Sphere()), id="sphere", marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.5, layers=tl.Both(), weight_decay=0.05), id="both layers"),
     ],
 )
-def test_erf_committee_follows_the_ode_within_four_standard_errors(name, training):
+def test_erf_committee_follows_the_ode_within_four_standard_errors(training):
     """d = 1000, 64 runs.
 
     The mean may be shifted by order 1/d; four standard errors remain after that is allowed for.
@@ -35,46 +35,9 @@ def test_erf_committee_follows_the_ode_within_four_standard_errors(name, trainin
             assert np.all(error > 0)
 
 
-def predicted_shift_and_variance(m0: float, gamma: float, noise: float, until: float) -> tuple[float, float]:
-    r"""d (E[m] - ODE) and d Var(m) of spherical phase retrieval at p = 1, to leading order in 1/d.
-
-    With one-step increments M = 2 x y E and Q = 4 x^2 E + 4 gamma x^2 E^2 (fields x, y; E the displacement), the
-    projected increment T = M - m Q / 2 has mean F(m) and variance S(m); then C' = 2 F' C + gamma S and shift' = F'
-    shift + F'' C / 2 + h, where h collects the second order of the normalisation and the fluctuation of the input's
-    length. All averages by Gauss-Hermite quadrature, exact for these polynomials.
-    """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(16)
-    g1, g2, g3 = np.meshgrid(nodes, nodes, nodes, indexing="ij")
-    w = np.prod(np.stack(np.meshgrid(*[weights / weights.sum()] * 3, indexing="ij")), axis=0)
-    B = 4 * (1 - 6 * gamma)
-
-    def rates(state: np.ndarray) -> np.ndarray:
-        m, C, shift = state
-        y, x = g1, m * g1 + np.sqrt(1 - m**2) * g2
-        E = y**2 - x**2 + np.sqrt(noise) * g3
-        M, Q = 2 * x * y * E, 4 * x**2 * E + 4 * gamma * x**2 * E**2
-        T = M - m / 2 * Q
-        F, square = np.sum(w * T), np.sum(w * T**2)
-        first, second = B * (1 - 3 * m**2) - 2 * gamma * noise, -6 * B * m
-        assert abs(F - m * (B * (1 - m**2) - 2 * gamma * noise)) < 1e-9
-        h = gamma * np.sum(w * (-0.5 * M * Q + 3 / 8 * m * Q**2))
-        h -= m / 2 * gamma * np.sum(w * 4 * x**2 * E**2 * (g1**2 + g2**2 - 2))
-        return np.array([F, 2 * first * C + gamma * (square - F**2), first * shift + second / 2 * C + h])
-
-    state, steps = np.array([m0, 0.0, 0.0]), 200
-    dt = until / steps
-    for _ in range(steps):  # Runge-Kutta of fourth order
-        k1 = rates(state)
-        k2 = rates(state + dt / 2 * k1)
-        k3 = rates(state + dt / 2 * k2)
-        state = state + dt / 6 * (k1 + 2 * k2 + 2 * k3 + rates(state + dt * k3))
-    return float(state[2]), float(state[1])
-
-
 def phase_retrieval_gap(d: int, replicas: int) -> tuple[float, float, float]:
     """Mean and standard error of m(simulation) - m(theory) at t = 0.3, and the scatter of single runs."""
-    start = tl.GivenOverlaps([[1.0]], [[0.5]])
-    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), start=start, noise=0.2)
+    problem = phase_retrieval(0.5, d=d, noise=0.2)
     training = tl.SGD(0.06, constraint=tl.Sphere())
     simulated = tl.evolve(problem, training, tl.DirectSGD(), until=0.3, save=2, replicas=replicas)
     theory = tl.evolve(problem, training, tl.SaadSolla(), until=0.3, save=2)
@@ -87,7 +50,7 @@ def test_the_prediction_itself_is_that_of_the_reference():
 
     d Var(m) = 0.0311 and d (mean - ODE) = -0.804 at t = 1, known to these digits.
     """
-    shift, variance = predicted_shift_and_variance(0.3, 0.06, 0.2, 1.0)
+    shift, variance = shift_and_variance(0.3, 0.06, 0.2, 1.0)
     assert shift == pytest.approx(-0.804, abs=5e-4)
     assert variance == pytest.approx(0.0311, abs=5e-5)
 
@@ -95,7 +58,7 @@ def test_the_prediction_itself_is_that_of_the_reference():
 @pytest.mark.slow
 def test_the_gap_shrinks_with_d_at_the_predicted_orders():
     """The mean deviates by shift/d and single runs by sqrt(variance/d): sizes and slopes, from d = 50 to 400."""
-    shift, variance = predicted_shift_and_variance(0.5, 0.06, 0.2, 0.3)
+    shift, variance = shift_and_variance(0.5, 0.06, 0.2, 0.3)
     dimensions = np.array([50, 100, 200, 400])
     gaps = [
         phase_retrieval_gap(int(d), replicas) for d, replicas in zip(dimensions, [8000, 8000, 4000, 2000], strict=True)

@@ -7,22 +7,10 @@ import pytest
 from twolayer.experiment import read_spec
 from twolayer.gallery import Ask, make, pages
 
-# Made in every run of the tests: at least one page of each source, those that take a few seconds. The others are marked
-# slow; `scripts/test -m ""` makes all of them, and so does `docs/make_gallery.py`.
-ALWAYS = {
-    "learning-rate-regimes",
-    "optimal-learning-rate",
-    "learnable-targets",
-    "lazy-training",
-    "eigenvector-projections",
-    "provable-learning",
-    "million-dimensions",
-}
-
 
 def names_of(source):
-    names = [page.name for page in pages() if page.source == source]
-    return [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    """The pages of a source text as parameters; making them is left to `scripts/test --all`."""
+    return [pytest.param(page.name, marks=pytest.mark.slow) for page in pages() if page.source == source]
 
 
 def check(page, folder):

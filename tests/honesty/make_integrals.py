@@ -586,7 +586,7 @@ BITS = 260
 
 def whole(x: Any) -> int:
     """A number as a whole number of 2^-BITS."""
-    return mp.libmp.to_fixed(x._mpf_, BITS)
+    return mp.libmp.to_fixed(x._mpf_, BITS)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def trapezoidal(strip: Any) -> list[tuple[Any, Any]]:
@@ -936,7 +936,7 @@ def values(setting: Setting, skip: int = 0) -> tuple[dict[str, Any], int, int]:
 
 def text(value: Any) -> str:
     """The digits kept; what is zero up to the rounding of its terms is zero."""
-    return "0" if abs(value) < mp.mpf(10) ** (-DIGITS + 8) else mp.nstr(value, KEPT, strip_zeros=False)
+    return "0" if abs(value) < mp.mpf(10) ** (-DIGITS + 8) else str(mp.nstr(value, KEPT, strip_zeros=False))
 
 
 def make(only: str = "") -> dict[str, str]:

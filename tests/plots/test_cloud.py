@@ -51,7 +51,7 @@ def test_the_movie_has_a_frame_for_each_time(wide, tmp_path):
     path = plots.flow_movie(wide, tmp_path / "flow")
     assert path == tmp_path / "flow.gif"
     with Image.open(path) as movie:
-        assert movie.n_frames == wide.sizes["time"]
+        assert getattr(movie, "n_frames", 1) == wide.sizes["time"]
 
 
 def test_what_cannot_be_shown_is_refused(wide):

@@ -20,7 +20,7 @@ def test_panels_share_colours_and_the_common_legend(tmp_path):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["theory"]
     assert left.lines[0].get_color() == right.lines[0].get_color() == PALETTE[0]
     assert right.get_xscale() == right.get_yscale() == "log" and list(right.get_xticks()) == [1, 4]
-    bars = left.containers[0].lines[2][0].get_segments()
+    bars = left.containers[0].lines[2][0].get_segments()  # pyright: ignore[reportAttributeAccessIssue]
     np.testing.assert_allclose([bar[1, 1] - bar[0, 1] for bar in bars], 4 * 0.1 * X)  # two standard errors each way
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path / "figure"))
 

@@ -98,7 +98,7 @@ def test_risk_shows_the_median_excess_risk_without_time_zero(tree, name):
 def test_risk_band_spans_the_quantiles_of_the_simulation(tree):
     (band,) = bands(plots.risk(tree).axes[0])
     low, high = np.quantile(tree["DirectSGD"].excess_risk.values[:, 1:], (0.1, 0.9), axis=0)
-    heights = band.get_paths()[0].vertices[:, 1]
+    heights = np.asarray(band.get_paths()[0].vertices)[:, 1]
     assert heights.min() == pytest.approx(low.min()) and heights.max() == pytest.approx(high.max())
 
 
@@ -214,7 +214,7 @@ def test_largest_deviation_is_over_all_entries(tree):
 def test_two_theories_have_one_deviation_each_and_lines_of_their_own(tree):
     named = {name: child.to_dataset() for name, child in tree.children.items()}
     figure = plots.overlaps(xr.DataTree.from_dict(named | {"SaadSolla-2": named["SaadSolla"]}))
-    first, second = [line for line in figure.axes[-1].lines if line.get_label().startswith("SaadSolla")]
+    first, second = [line for line in figure.axes[-1].lines if str(line.get_label()).startswith("SaadSolla")]
     assert [first.get_label(), second.get_label()] == ["SaadSolla", "SaadSolla-2"]
     assert first.get_linestyle() != second.get_linestyle()
     entries = [np.abs(named["SaadSolla"][f"deviation_{name}"].values[1:]).max(axis=(1, 2)) for name in ("M", "Q")]

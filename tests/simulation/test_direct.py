@@ -7,6 +7,7 @@ import pytest
 from scipy.special import erf
 
 import twolayer as tl
+from tests.systems import erf_committee
 from twolayer.core.draws import four_normals
 from twolayer.core.fields import as_data
 from twolayer.expectation import choose
@@ -132,7 +133,7 @@ def test_mean_of_one_step_is_the_exact_conditional_mean(batch):
 
 
 def small_problem(d: int = 40) -> tl.Problem:
-    return tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(d), noise=0.1)
+    return erf_committee(3, d=d, noise=0.1)
 
 
 def test_numbers_do_not_depend_on_where_they_are_saved():

@@ -13,6 +13,7 @@ from scipy import stats
 from scipy.special import erf
 
 import twolayer as tl
+from tests.systems import erf_committee, phase_retrieval, time_to_overlap
 from twolayer.core import draws, pace
 from twolayer.core.fields import as_data
 from twolayer.core.scalar import Unsupported, scalarize
@@ -197,7 +198,7 @@ def z_scores(x, y):
     for f in (lambda u: u, lambda u: ((u - centre)[:, :, None] * (u - centre)[:, None, :]).reshape(len(u), -1)):
         error = np.hypot(f(x).std(axis=0) / np.sqrt(len(x)), f(y).std(axis=0) / np.sqrt(len(y)))
         scores.append((f(x).mean(axis=0) - f(y).mean(axis=0)) / error)
-    pvalues = [stats.ks_2samp(x[:, i], y[:, i]).pvalue for i in range(x.shape[1])]
+    pvalues = [stats.ks_2samp(x[:, i], y[:, i])[1] for i in range(x.shape[1])]
     return np.concatenate(scores), np.array(pvalues)
 
 
@@ -403,7 +404,7 @@ def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypat
 @pytest.mark.slow
 def test_overlap_thresholds_are_crossed_at_the_very_step():
     """Per target direction; the same from the saved overlaps of every step, and by direct SGD and the ODE."""
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(40))
+    problem = erf_committee(3, d=40)
     training = tl.SGD(4.0, layers=tl.Both(0.3))
     clock = training.clock(problem)
     times = clock.time(np.arange(1, 301))
@@ -426,12 +427,9 @@ def test_overlap_thresholds_are_crossed_at_the_very_step():
 
 @pytest.mark.slow
 def test_the_ode_crosses_an_overlap_threshold_between_its_save_points():
-    start = tl.GivenOverlaps([[1.0]], [[0.3]])
-    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(10**6), start=start)
     training = tl.SGD(1 / 12, constraint=tl.Sphere())
-    result = tl.evolve(problem, training, tl.SaadSolla(), until=2.0, save=2, overlap_threshold=0.8)
-    A = 4 * (1 - 6 / 12)  # the closed solution of theory: t = log[m1^2 (1 - m0^2) / (m0^2 (1 - m1^2))] / (2 A)
-    expected = np.log(0.64 / 0.09 * (1 - 0.09) / (1 - 0.64)) / (2 * A)
+    result = tl.evolve(phase_retrieval(0.3), training, tl.SaadSolla(), until=2.0, save=2, overlap_threshold=0.8)
+    expected = time_to_overlap(0.3, 0.8, 1 / 12, 0.0)
     np.testing.assert_allclose(float(result.overlap_time[0, 0]), expected, rtol=1e-8)
 
 

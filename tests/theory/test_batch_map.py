@@ -6,26 +6,10 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from tests.systems import erf_committee, no_symmetry, phase_retrieval, squared_overlap, two_squares
 from twolayer.expectation import Moments, choose
 from twolayer.problem import AbstractLoss, Overlaps
 from twolayer.theory.batch_map import NEEDED, frame_of, map_step, overlaps_of, regime
-
-Q0, M0 = [[1.0, 0.2], [0.2, 0.8]], [[0.3, 0.1], [-0.1, 0.4]]
-
-
-def committee(d: int, noise: float = 0.1, start: tl.GivenOverlaps | None = None) -> tl.Problem:
-    start = start or tl.GivenOverlaps(Q0, M0)
-    return tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(d), start=start, noise=noise)
-
-
-def squares(d: int, noise: float = 0.1) -> tl.Problem:
-    start = tl.GivenOverlaps([[1.0, 0.1], [0.1, 1.0]], [[0.4], [-0.2]])
-    return tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(d), start=start, noise=noise)
-
-
-def phase_retrieval(d: int, m: float) -> tl.Problem:
-    start = tl.GivenOverlaps([[1.0]], [[m]])
-    return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), start=start, noise=0.1)
 
 
 def numbers(result) -> np.ndarray:
@@ -50,9 +34,10 @@ def test_large_batches_follow_it(is_free, check_mean):
     The noise term and the square of the drift are each worth more than ten of them.
     """
     if is_free:
-        problem, training = committee(4000), tl.SGD(0.5, batch_size=8000, layers=tl.Both(0.7), weight_decay=0.1)
+        problem = erf_committee(d=4000, noise=0.1, start=no_symmetry())
+        training = tl.SGD(0.5, batch_size=8000, layers=tl.Both(0.7), weight_decay=0.1)
     else:
-        problem, training = squares(4000), tl.SGD(0.05, batch_size=8000, constraint=tl.Sphere(), momentum=0.5)
+        problem, training = two_squares(d=4000), tl.SGD(0.05, batch_size=8000, constraint=tl.Sphere(), momentum=0.5)
     runs = after(5, problem, training, tl.OverlapSGD(), replicas=48)
     check_mean(runs, after(5, problem, training, tl.BatchMap())[0])
 
@@ -63,7 +48,10 @@ def test_single_runs_and_their_mean_approach_it_as_batches_grow():
     scatter, shift, error = [], [], []
     batches = (160, 640)
     for n_b in batches:
-        problem, training = phase_retrieval(n_b // 2, 0.4), tl.SGD(0.05, batch_size=n_b, constraint=tl.Sphere())
+        problem, training = (
+            phase_retrieval(0.4, d=n_b // 2, noise=0.1),
+            tl.SGD(0.05, batch_size=n_b, constraint=tl.Sphere()),
+        )
         runs = after(3, problem, training, tl.OverlapSGD(), replicas=20_000)
         deviations = (runs - after(3, problem, training, tl.BatchMap()))[:, 0]
         scatter.append(np.sqrt(np.mean(deviations**2)))
@@ -77,7 +65,7 @@ def test_single_runs_and_their_mean_approach_it_as_batches_grow():
 
 def test_one_step_is_the_exact_mean_at_finite_d(check_mean):
     """d = 10 and three samples: the mean of 2 10^5 single steps is that of ``finite``, and not that of the limit."""
-    problem, training = squares(10), tl.SGD(0.3, batch_size=3, layers=tl.Both(0.5))
+    problem, training = two_squares(d=10), tl.SGD(0.3, batch_size=3, layers=tl.Both(0.5))
     runs = after(1, problem, training, tl.OverlapSGD(), replicas=200_000)
     check_mean(runs, after(1, problem, training, tl.BatchMap(finite=True))[0])
     with pytest.raises(AssertionError):
@@ -103,7 +91,7 @@ def boxed(problem, training, overlaps: Overlaps, moments: Moments):
 P = np.array([[1.0, 0.3], [0.3, 1.5]])
 IN_SPAN = np.array([[0.5, 1.0], [-0.2, 0.3]])
 STARTS = {
-    "generic": (np.array(Q0), np.array(M0)),
+    "generic": (np.array(no_symmetry().Q), np.array(no_symmetry().M)),
     "inside the target's span": (IN_SPAN @ P @ IN_SPAN.T, IN_SPAN @ P),
     "two neurons alike": (np.full((2, 2), 0.9), np.tile([[0.3, 0.1]], (2, 1))),
     "perfect recovery": (P, P),
@@ -147,11 +135,9 @@ def test_small_batches_are_the_ode_in_steps():
     """At d / n_b to infinity and given gamma the map approaches the ODE, whose solution is known, at order n_b / d."""
     gaps = []
     for d in (100, 400):
-        problem = phase_retrieval(d, 0.3)
+        problem = phase_retrieval(0.3, d=d, noise=0.1)
         run = tl.evolve(problem, tl.SGD(0.1, constraint=tl.Sphere()), tl.BatchMap(), until=0.6, save=[0.6])
-        B = 4 * (1 - 6 * 0.1)
-        A = B - 2 * 0.1 * 0.1
-        gaps.append(abs(run.M.values.item(-1) ** 2 - A / (B + (A / 0.3**2 - B) * np.exp(-2 * A * 0.6))))
+        gaps.append(abs(run.M.values.item(-1) ** 2 - squared_overlap(0.3, 0.1, 0.1, 0.6)))
     assert gaps[0] > 1e-4
     assert np.log(gaps[1] / gaps[0]) / np.log(4) == pytest.approx(-1.0, abs=0.05)
 
@@ -191,10 +177,10 @@ def test_a_student_that_is_the_teacher_stays(activation):
 
 def test_permuting_neurons_commutes_with_it_and_overlaps_stay_positive():
     order = [1, 0]
-    Q, M = np.array(Q0), np.array(M0)
+    Q, M = np.array(no_symmetry().Q), np.array(no_symmetry().M)
     training = tl.SGD(1.0, batch_size=40, constraint=tl.Sphere())
-    one = tl.evolve(committee(20), training, tl.BatchMap(), until=30.0, save=4)
-    swapped = committee(20, start=tl.GivenOverlaps(Q[np.ix_(order, order)], M[order]))
+    one = tl.evolve(erf_committee(d=20, noise=0.1, start=no_symmetry()), training, tl.BatchMap(), until=30.0, save=4)
+    swapped = erf_committee(d=20, noise=0.1, start=tl.GivenOverlaps(Q[np.ix_(order, order)], M[order]))
     other = tl.evolve(swapped, training, tl.BatchMap(), until=30.0, save=4)
     np.testing.assert_allclose(other.Q.values, one.Q.values[:, :, order][:, :, :, order], atol=1e-10)
     np.testing.assert_allclose(other.M.values, one.M.values[:, :, order], atol=1e-10)
@@ -203,7 +189,7 @@ def test_permuting_neurons_commutes_with_it_and_overlaps_stay_positive():
 
 
 def test_crossing_and_divergence_are_found_at_the_very_step():
-    problem, training = phase_retrieval(100, 0.3), tl.SGD(0.1, batch_size=10, constraint=tl.Sphere())
+    problem, training = phase_retrieval(0.3, d=100, noise=0.1), tl.SGD(0.1, batch_size=10, constraint=tl.Sphere())
     times = training.clock(problem).time(np.arange(1, 101))
     every = tl.evolve(problem, training, tl.BatchMap(), until=times[-1], save=times)
     threshold = 0.5 * float(every.excess_risk[0, 0])
@@ -246,7 +232,7 @@ def test_the_error_of_the_moments_is_carried():
 
 @pytest.mark.slow
 def test_the_verbs_know_it():
-    problem, training = squares(400), tl.SGD(0.1, batch_size=800, constraint=tl.Sphere())
+    problem, training = two_squares(d=400), tl.SGD(0.1, batch_size=800, constraint=tl.Sphere())
     answer = tl.BatchMap().applies(problem, training)
     assert answer.ok and answer.exactness.value == "limit n_b -> infinity" and "giant batch" in answer.statement
     tree = tl.compare(problem, training, [tl.OverlapSGD(), tl.BatchMap()], until=0.5, save=3, replicas=16)
@@ -266,7 +252,7 @@ def test_the_verbs_know_it():
     ],
 )
 def test_the_regime_is_named(gamma, n_b, words):
-    assert words in regime(committee(1000), tl.SGD(gamma, batch_size=n_b))
+    assert words in regime(erf_committee(d=1000), tl.SGD(gamma, batch_size=n_b))
 
 
 def test_what_it_does_not_describe_is_refused():
@@ -275,6 +261,6 @@ def test_what_it_does_not_describe_is_refused():
             return (y - s) ** 4
 
     with pytest.raises(tl.NotApplicable, match="fresh batches"):
-        tl.evolve(committee(50), tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.BatchMap(), until=2.0)
+        tl.evolve(erf_committee(d=50), tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.BatchMap(), until=2.0)
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), loss=Quartic())
     assert "square loss" in tl.BatchMap().applies(problem, tl.SGD(1.0)).statement

@@ -64,7 +64,7 @@ def test_mean_field_forces_are_those_of_the_moments(target, activation):
         lambda Q: engine.parts(problem, Overlaps(Q, overlaps.M, overlaps.P, overlaps.a), ("chi", "v"))
     )
     total = [0.0, 0.0, 0.0]
-    for rho, weight in zip(*landscape.cosines, strict=True):
+    for rho, weight in zip(*landscape.cosines, strict=True):  # pyright: ignore[reportAttributeAccessIssue]
         moments = among(as_overlaps(particles, jnp.where(jnp.eye(4, dtype=bool), 1.0, rho), root)[0])
         psi, phi = np.asarray(moments["v"][:, 4:]), np.diagonal(moments["v"][:, :4])
         outside = phi - np.sum(psi @ np.linalg.inv(overlaps.P) * overlaps.M, axis=1)

@@ -85,7 +85,8 @@ def test_the_optimal_rate_takes_the_fewest_steps(p, noise):
         options={"xatol": 1e-12},
     )
     optimal = theory.optimal_learning_rate(p, noise)
-    assert steps.x == pytest.approx(optimal, rel=1e-6)  # a minimum is known to the square root of rounding
+    # A minimum is known to the square root of rounding.
+    assert steps["x"] == pytest.approx(optimal, rel=1e-6)
     assert optimal == pytest.approx(p**3 / ((2 + noise) * p**2 + 2 * p + 8), rel=1e-14)
     assert largest == pytest.approx(2 * optimal, rel=1e-14)
     assert theory.growth_rate(p, optimal, noise) == pytest.approx(4.0, rel=1e-13)

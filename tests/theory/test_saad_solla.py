@@ -2,23 +2,12 @@
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.integrate import solve_ivp
-from scipy.linalg import expm
 
 import twolayer as tl
+from tests.systems import erf_committee, linear, linear_overlaps, phase_retrieval, squared_overlap, time_to_overlap
 from twolayer.problem import AbstractLoss
-
-
-def phase_retrieval(m0: float, noise: float) -> tl.Problem:
-    start = tl.GivenOverlaps([[1.0]], [[m0]])
-    return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000), start=start, noise=noise)
-
-
-def logistic(m0: float, gamma: float, noise: float, t: np.ndarray) -> np.ndarray:
-    """The closed solution m(t)^2 of phase retrieval at p = 1 on the sphere (a Bernoulli equation)."""
-    B = 4 * (1 - 6 * gamma)
-    A = B - 2 * gamma * noise
-    return A / (B + (A / m0**2 - B) * np.exp(-2 * A * t))
 
 
 @pytest.mark.parametrize(
@@ -27,9 +16,9 @@ def logistic(m0: float, gamma: float, noise: float, t: np.ndarray) -> np.ndarray
 )
 def test_phase_retrieval_follows_its_closed_solution(m0, gamma, noise):
     result = tl.evolve(
-        phase_retrieval(m0, noise), tl.SGD(gamma, constraint=tl.Sphere()), tl.SaadSolla(), until=4.0, save=40
+        phase_retrieval(m0, noise=noise), tl.SGD(gamma, constraint=tl.Sphere()), tl.SaadSolla(), until=4.0, save=40
     )
-    exact = logistic(m0, gamma, noise, result.time.values)
+    exact = squared_overlap(m0, gamma, noise, result.time.values)
     assert np.max(np.abs(result.M.values[0, :, 0, 0] ** 2 - exact)) < 1e-9
     assert np.max(np.abs(result.excess_risk.values[0] - 2 * (1 - exact))) < 1e-8
     assert np.max(np.abs(result.Q.values[0, :, 0, 0] - 1.0)) < 1e-12
@@ -38,13 +27,13 @@ def test_phase_retrieval_follows_its_closed_solution(m0, gamma, noise):
 @pytest.mark.parametrize("rtol", [1e-3, 1e-5, 1e-7])
 def test_reported_error_covers_the_true_one(rtol):
     result = tl.evolve(
-        phase_retrieval(0.03, 0.1),
+        phase_retrieval(0.03, noise=0.1),
         tl.SGD(0.05, constraint=tl.Sphere()),
         tl.SaadSolla(rtol=rtol, atol=rtol / 100),
         until=3.0,
         save=4,
     )
-    exact = np.sqrt(logistic(0.03, 0.05, 0.1, result.time.values))
+    exact = np.sqrt(squared_overlap(0.03, 0.05, 0.1, result.time.values))
     assert np.all(np.abs(result.M.values[0, :, 0, 0] - exact) <= result.overlap_error.values[0])
     assert np.all(np.abs(result.excess_risk.values[0] - 2 * (1 - exact**2)) <= result.risk_error.values[0])
 
@@ -52,40 +41,31 @@ def test_reported_error_covers_the_true_one(rtol):
 def test_crossing_time_is_the_root():
     m0, gamma, noise, threshold = 0.05, 0.05, 0.2, 0.5
     result = tl.evolve(
-        phase_retrieval(m0, noise),
+        phase_retrieval(m0, noise=noise),
         tl.SGD(gamma, constraint=tl.Sphere()),
         tl.SaadSolla(),
         until=3.0,
         save=5,
         risk_threshold=threshold,
     )
-    B = 4 * (1 - 6 * gamma)
-    A = B - 2 * gamma * noise
-    m1 = 1 - threshold / 2
-    exact = np.log(m1 / m0**2 * (A - B * m0**2) / (A - B * m1)) / (2 * A)
+    exact = time_to_overlap(m0, np.sqrt(1 - threshold / 2), gamma, noise)
     assert result.crossing_time.values[0] == pytest.approx(exact, abs=1e-8)
 
 
 @pytest.mark.slow
 def test_crossing_time_is_missing_when_the_risk_stays_above():
-    result = tl.evolve(phase_retrieval(0.05, 0.2), tl.SGD(0.05), tl.SaadSolla(), until=0.1, save=3, risk_threshold=1e-6)
+    result = tl.evolve(
+        phase_retrieval(0.05, noise=0.2), tl.SGD(0.05), tl.SaadSolla(), until=0.1, save=3, risk_threshold=1e-6
+    )
     assert np.isnan(result.crossing_time.values[0])
 
 
 def test_linear_student_follows_the_matrix_exponential():
     """Student and target linear, p = k = 1: with weight decay the equations are linear, x' = A x + b."""
     gamma, noise, decay, q0, m0 = 0.7, 0.3, 0.2, 0.5, 0.1
-    problem = tl.Problem(
-        tl.SingleIndex("linear"),
-        tl.Student(1, "linear"),
-        tl.Gaussian(100),
-        start=tl.GivenOverlaps([[q0]], [[m0]]),
-        noise=noise,
-    )
-    result = tl.evolve(problem, tl.SGD(gamma, weight_decay=decay), tl.SaadSolla(), until=3.0, save=10)
-    # m' = 1 - m - decay m;  q' = 2 (m - q) + gamma (1 - 2 m + q + noise) - 2 decay q
-    A = np.array([[-1 - decay, 0, 1], [2 - 2 * gamma, -2 + gamma - 2 * decay, gamma * (1 + noise)], [0, 0, 0]])
-    exact = np.stack([expm(A * t) @ np.array([m0, q0, 1.0]) for t in result.time.values])
+    problem, training = linear(q0, m0, noise=noise), tl.SGD(gamma, weight_decay=decay)
+    result = tl.evolve(problem, training, tl.SaadSolla(), until=3.0, save=10)
+    exact = linear_overlaps(q0, m0, gamma, noise, decay, result.time.values)
     np.testing.assert_allclose(result.M.values[0, :, 0, 0], exact[:, 0], atol=1e-9)
     np.testing.assert_allclose(result.Q.values[0, :, 0, 0], exact[:, 1], atol=1e-9)
 
@@ -193,7 +173,7 @@ def test_a_student_that_is_the_teacher_stays(activation):
 @pytest.mark.slow
 def test_sphere_keeps_the_initial_lengths():
     start = tl.RandomStart(law="gaussian", norm=1.3)
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(40), start=start, noise=0.1)
+    problem = erf_committee(3, d=40, start=start, noise=0.1)
     result = tl.evolve(problem, tl.SGD(1.0, constraint=tl.Sphere()), tl.SaadSolla(), until=5.0, save=6)
     lengths = np.diagonal(result.Q.values[0], axis1=1, axis2=2)
     assert np.ptp(lengths[0]) > 0.05
@@ -233,6 +213,7 @@ def test_divergence_is_a_status_with_its_time():
     with pytest.raises(tl.ComputationFailed, match=r"SaadSolla.*time") as failure:
         tl.evolve(problem, tl.SGD(20.0), tl.SaadSolla(), until=1.0, save=20, replicas=2)
     kept = failure.value.result
+    assert isinstance(kept, xr.Dataset)
     assert np.all(kept.status.values == 1)
     assert np.all(np.isfinite(kept.risk.values[:, 0])) and np.all(np.isnan(kept.risk.values[:, -1]))
 
@@ -246,7 +227,7 @@ def test_divergence_is_a_status_with_its_time():
     ],
 )
 def test_what_it_does_not_describe_is_refused_with_the_reason(training, reason):
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100))
+    problem = erf_committee()
     with pytest.raises(tl.NotApplicable, match=reason):
         tl.evolve(problem, training, tl.SaadSolla(), until=1.0)
 
@@ -260,7 +241,7 @@ def test_the_solution_can_be_differentiated():
     from twolayer.expectation import choose
     from twolayer.problem import Overlaps
 
-    problem = phase_retrieval(0.2, 0.1)
+    problem = phase_retrieval(0.2, noise=0.1)
     start = Overlaps(jnp.eye(1), jnp.full((1, 1), 0.2), jnp.eye(1), jnp.ones(1))
     times = jnp.asarray([0.0, 0.7])
 
@@ -270,7 +251,7 @@ def test_the_solution_can_be_differentiated():
         return solution.states[1][-1, 0, 0]
 
     h = 1e-6
-    exact = [np.sqrt(logistic(0.2, 0.05 + s * h, 0.1, 0.7)) for s in (-1, 1)]
+    exact = [np.sqrt(squared_overlap(0.2, 0.05 + s * h, 0.1, 0.7)) for s in (-1, 1)]
     assert float(jax.grad(m)(0.05)) == pytest.approx((exact[1] - exact[0]) / (2 * h), rel=1e-6)
 
 
@@ -285,7 +266,7 @@ def test_the_sphere_holds_where_rows_would_shrink():
 def test_a_broken_symmetry_is_not_reported_as_exact():
     """From a symmetric start the true solution stays symmetric for ever; rounding breaks it, and the error says so."""
     start = tl.GivenOverlaps([[0.31, 0.07], [0.07, 0.31]], [[0.1, 0.1], [0.1, 0.1]])
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), start=start)
+    problem = erf_committee(start=start)
     result = tl.evolve(problem, tl.SGD(1.0), tl.SaadSolla(), until=3000.0, save=40)
     M, error = result.M.values[0], result.overlap_error.values[0]
     broken = np.abs(M[:, 0, 0] - M[:, 0, 1])

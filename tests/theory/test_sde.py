@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from tests import systems
 from twolayer.core.fields import as_data
 from twolayer.expectation import MOMENTS, Auto
 from twolayer.problem import Overlaps
@@ -20,15 +21,11 @@ SPHERE = tl.SGD(GAMMA, constraint=tl.Sphere())
 
 
 def phase_retrieval(d: int, m: float = 0.5) -> tl.Problem:
-    start = tl.GivenOverlaps([[1.0]], [[m]])
-    return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), start=start, noise=NOISE)
+    return systems.phase_retrieval(m, d=d, noise=NOISE)
 
 
-def logistic(m: float, t: float) -> float:
-    """The closed solution of phase retrieval at p = 1 on the sphere."""
-    B = 4 * (1 - 6 * GAMMA)
-    A = B - 2 * GAMMA * NOISE
-    return float(np.sqrt(A / (B + (A / m**2 - B) * np.exp(-2 * A * t))))
+def exact_overlap(m: float, t: float) -> float:
+    return float(np.sqrt(systems.squared_overlap(m, GAMMA, NOISE, t)))
 
 
 def at_end(problem, training, description, until: float, replicas: int) -> np.ndarray:
@@ -155,7 +152,7 @@ def test_the_order_of_the_step(method, order):
     errors = []
     for dt in (0.05, 0.025, 0.0125):
         m = at_end(phase_retrieval(10**10), SPHERE, tl.SDE(dt=dt, method=method), 0.3, 64)[:, 1]
-        errors.append(abs(m.mean() - logistic(0.5, 0.3)))
+        errors.append(abs(m.mean() - exact_overlap(0.5, 0.3)))
     found = np.log2(np.array(errors[:-1]) / errors[1:])
     np.testing.assert_allclose(found, order, atol=0.2)
 
@@ -180,7 +177,7 @@ def test_the_step_is_chosen_and_the_error_reported():
     run = tl.evolve(phase_retrieval(d), SPHERE, tl.SDE(), until=1.0, save=[0.3, 1.0], replicas=64)
     dt = float(run.attrs["engine"].split("dt = ")[1].split(";")[0])
     bare = tl.evolve(phase_retrieval(10**10), SPHERE, tl.SDE(dt=dt), until=1.0, save=[0.3, 1.0], replicas=64)
-    gap = abs(float(bare.M[:, 1, 0, 0].mean()) - logistic(0.5, 0.3))
+    gap = abs(float(bare.M[:, 1, 0, 0].mean()) - exact_overlap(0.5, 0.3))
     assert gap < 2e-3 * np.sqrt(GAMMA / d)
     assert gap < float(run.overlap_error[0, 1]) < np.sqrt(GAMMA / d)
     fine = tl.evolve(phase_retrieval(d), SPHERE, tl.SDE(dt=dt / 64), until=1.0, save=[0.3, 1.0], replicas=64)
@@ -196,7 +193,7 @@ def test_fluctuations_of_phase_retrieval():
     """d Var and d (mean - ODE) of m, against values computed apart."""
     found = tl.fluctuations(phase_retrieval(1000, 0.3), SPHERE, [0.0, 1.0])
     place = found.entries.index("M[0,0]")
-    assert found.limit[-1, place] == pytest.approx(logistic(0.3, 1.0), abs=1e-7)
+    assert found.limit[-1, place] == pytest.approx(exact_overlap(0.3, 1.0), abs=1e-7)
     assert found.covariance[-1, place, place] == pytest.approx(0.0311, abs=5e-5)
     assert found.shift[-1, place] == pytest.approx(-0.798, abs=1e-3)
 

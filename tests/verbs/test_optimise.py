@@ -5,12 +5,11 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 import twolayer as tl
+from tests.systems import phase_retrieval, time_to_overlap
 
 
 def phase(m0, noise=0.0, d=10**6):
-    start = tl.GivenOverlaps([[1.0]], [[m0]])
-    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), start=start, noise=noise)
-    return problem, tl.SGD(0.03, constraint=tl.Sphere())
+    return phase_retrieval(m0, d=d, noise=noise), tl.SGD(0.03, constraint=tl.Sphere())
 
 
 def test_phase_retrieval_finds_the_closed_optimum():
@@ -19,14 +18,12 @@ def test_phase_retrieval_finds_the_closed_optimum():
     problem, training = phase(m0, noise)
 
     def samples(gamma):
-        B = 4 * (1 - 6 * gamma)
-        A = B - 2 * gamma * noise
-        return np.log(m1**2 / m0**2 * (A - B * m0**2) / (A - B * m1**2)) / (2 * A) / gamma
+        return time_to_overlap(m0, m1, gamma, noise) / gamma
 
     exact = minimize_scalar(samples, bounds=(0.01, 0.15), method="bounded", options={"xatol": 1e-10})
     found = tl.optimise(problem, training, risk_threshold=2 * (1 - m1**2))
-    np.testing.assert_allclose(found.value, exact.fun, rtol=1e-7)
-    np.testing.assert_allclose(found.rates[0], exact.x, rtol=1e-4)  # a minimum is flat
+    np.testing.assert_allclose(found.value, exact["fun"], rtol=1e-7)
+    np.testing.assert_allclose(found.rates[0], exact["x"], rtol=1e-4)  # a minimum is flat
     assert abs(found.rates[0] * (12 + noise) - 1) < 0.02
     assert isinstance(found.training, tl.SGD)
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from tests.systems import erf_committee
 from twolayer.core.codec import from_json
 from twolayer.theory import saad_solla
 from twolayer.verbs.evolve import save_times
 
-ERF = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), noise=0.1)
+ERF = erf_committee(noise=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
 @pytest.mark.slow
 def test_identical_accounts_agree_in_plain_words():
     start = tl.GivenOverlaps(np.eye(2), np.eye(2))
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(50), start=start)
+    problem = erf_committee(d=50, start=start)
     tree = tl.compare(problem, tl.SGD(1.0), [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=4, replicas=3)
     assert tree.attrs["outcome"] == "agrees"
     assert "same within their numerical error" in tree.attrs["verdict"]

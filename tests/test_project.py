@@ -1,0 +1,82 @@
+"""What the files around the package say of it is true: versions, rooms, dependencies, files they name."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import twolayer
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_version_is_the_same_everywhere():
+    script = ROOT / "scripts" / "_version.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == twolayer.__version__ == PROJECT["project"]["version"]
+
+
+def test_the_citation_file_has_what_its_format_requires():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert citation["license"] == PROJECT["project"]["license"]
+
+
+def test_a_default_installation_has_native_code():
+    assert any(name.startswith("numba>") for name in PROJECT["project"]["dependencies"])
+    assert PROJECT["project"]["optional-dependencies"]["fast"] == []  # an old name that still installs
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_the_rooms_are_those_of_the_import_rule(page):
+    """The drawing of the house names every room of the import rule, from top to bottom."""
+    (layers,) = [
+        contract["layers"] for contract in PROJECT["tool"]["importlinter"]["contracts"] if "layers" in contract
+    ]
+    rule = [room for layer in layers for room in layer.split(" | ")]
+    (drawing,) = re.findall(r"```(?:text)?\n(cli .*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    drawn = []
+    for line in drawing.splitlines():
+        names = re.match(r"\s*\|?\s*(\w+(?: \| \w+)*)(?=\s\s)", line)
+        drawn += names[1].split(" | ") if names else []
+    assert drawn == rule
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_files_that_it_names_exist(page):
+    """The pages of the documentation, which include these two, are held to the same in their own test."""
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"`((?:tests|examples|benchmarks|src|scripts|docs)/[\w./-]+)`", text))
+    named |= set(re.findall(r"(?<![\w./])((?:scripts|examples)/\w[\w./-]*\w)", text))
+    missing = sorted(name for name in named if not (ROOT / name).exists())
+    assert not missing
+
+
+def test_every_hook_is_a_tool_of_the_environment():
+    """No hook is downloaded from anywhere, and each tool is one that the tests install."""
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert [repository["repo"] for repository in config["repos"]] == ["local"]
+    wanted = " ".join(PROJECT["project"]["optional-dependencies"]["test"])
+    packages = {"lint-imports": "import-linter"}
+    for hook in config["repos"][0]["hooks"]:
+        assert hook["language"] == "system"
+        tool = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f"{packages.get(tool, tool)}>=" in wanted
+
+
+@pytest.mark.parametrize("script", ["scripts/demo", "scripts/docs", "scripts/release", "scripts/test", ".ci/run"])
+def test_scripts_can_be_run(script):
+    assert os.access(ROOT / script, os.X_OK)
+    assert subprocess.run(["sh", "-n", str(ROOT / script)], timeout=60).returncode == 0
+
+
+def test_the_release_refuses_what_it_does_not_know():
+    done = subprocess.run([str(ROOT / "scripts" / "release"), "--now"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "'--now'" in done.stderr
