@@ -1,13 +1,16 @@
 """A long computation's place in its work, kept on disk: what was killed goes on from there and ends the same."""
 
+import contextlib
+import io
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.files import whole
+from twolayer.core.files import make_folder, write_whole
 
 # Seconds between two savings: little is lost, and little is spent.
 EVERY = 20.0
@@ -31,6 +34,7 @@ class Checkpoint:
         self.fingerprint = fingerprint
         self.every = every
         self._last = time.monotonic()
+        self._has_warned = False
 
     def load(self) -> dict[str, np.ndarray] | None:
         """What was saved last; None when there is nothing."""
@@ -54,12 +58,26 @@ class Checkpoint:
         return time.monotonic() - self._last >= self.every
 
     def save(self, arrays: dict[str, Any]) -> None:
-        """Keep these arrays in the place of the last ones."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(self.path) as draft, draft.open("wb") as file:
-            np.savez(file, fingerprint=np.array(self.fingerprint), **arrays)
+        """Keep these arrays in the place of the last ones; a disk that refuses them is no reason to end the work."""
+        content = io.BytesIO()
+        np.savez(content, fingerprint=np.array(self.fingerprint), **arrays)
+        try:
+            make_folder(self.path.parent)
+            write_whole(self.path, content.getvalue())
+        except OSError as error:
+            self._say_once(error)
         self._last = time.monotonic()
+
+    def _say_once(self, error: OSError) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"The checkpoint {str(self.path)!r} cannot be written ({error.strerror or type(error).__name__}): the "
+                "computation goes on, but what is killed from now on begins where it was last kept.",
+                stacklevel=2,
+            )
 
     def remove(self) -> None:
         """The work is done."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that has become read-only is no reason to lose the result
+            self.path.unlink(missing_ok=True)

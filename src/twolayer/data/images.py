@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest
-from twolayer.core.files import write_whole
+from twolayer.core.files import make_folder, write_whole
 
 VARIABLE = "TWOLAYER_DATA"
 
@@ -234,5 +234,5 @@ def _fetch(file: RemoteFile, folder: Path) -> None:
             f"The file {file.name!r} could not be fetched from {file.address} ({error}): put it into {str(folder)!r}."
         ) from None
     _compare(hashlib.md5(content, usedforsecurity=False).hexdigest(), file.md5, path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_whole(path, content)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.core import interrupts
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.fields import instance
 from twolayer.core.precision import double
@@ -63,13 +64,16 @@ def compare(
     exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
-    with double():
+    with double(), interrupts.deferred():
         plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             place = None if checkpoint is None else Path(checkpoint) / f"{name}.npz"
             try:
+                interrupts.check()
                 results[name], stopped = run(problem, training, description, plan, told, report, place)
+                finished = dict(results)
+                interrupts.offer(lambda finished=finished: _judge(problem, training, finished, exactness))
             except KeyboardInterrupt:
                 stopped = True
             if stopped:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.codec import content_hash
 from twolayer.core.errors import ComputationFailed, InvalidInput
@@ -92,7 +93,7 @@ def evolve(
     -------
     A labelled dataset with dimensions replica, time, i, j, r, s.
     """
-    with double():
+    with double(), interrupts.deferred():
         plan, told = make_plan(
             problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold, stop_at_threshold
         )
@@ -218,7 +219,13 @@ def run(
     if checkpoint is not None:
         spec = {"problem": problem, "training": training, "description": description} | told
         place = Checkpoint(checkpoint, f"{content_hash(spec)} on {jax.default_backend()}")
-    plan = dataclasses.replace(plan, progress=progress or (lambda fraction: None), checkpoint=place)
+
+    def report(fraction: float) -> None:
+        interrupts.check()
+        if progress is not None:
+            progress(fraction)
+
+    plan = dataclasses.replace(plan, progress=report, checkpoint=place)
     record: Record = follow(description, problem, training, plan)
     if place is not None and not record.interrupted:
         place.remove()

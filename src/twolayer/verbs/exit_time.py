@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from twolayer.core import interrupts
 from twolayer.core.errors import InvalidInput
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
@@ -107,7 +108,8 @@ def exit_time(
     is_known = phase_retrieval.applies(problem, training).ok
     if is_known:
         _check_rate(problem, training)
-    with double():
+    interrupts.offer(None)
+    with double(), interrupts.deferred():
         drawn = _draw(problem, training, threshold, _size(problem, replicas, starts, is_known), seed)
         formulas = _formulas(problem, training, threshold, drawn) if is_known else {}
         ode, sample, notes = _ode(problem, training, threshold, drawn, starts, is_known, until, formulas, tell)
@@ -131,6 +133,7 @@ def exit_time(
         )
         if not replicas:
             return result
+        interrupts.offer(lambda: result)
         usual = sample.mean if sample is not None and sample.exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if until is None else until
         try:
