@@ -14,13 +14,14 @@ ANSWER = ["learn", "he2"]
 
 
 def run(*arguments, stdout=subprocess.PIPE, **settings):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)} | settings
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return subprocess.run(
         [sys.executable, "-m", "twolayer", *arguments],
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        env=environment,
+        env=environment | settings,
         timeout=120,
     )
 

@@ -62,7 +62,9 @@ class Ended(NamedTuple):
 def start(folder: Path, arguments: list[str], before: str = "", **settings: Any) -> subprocess.Popen[str]:
     """A command in a folder, when it has begun to listen for Ctrl-C; ``before`` is run before it."""
     reading, writing = os.pipe()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    # Settings of JAX change what it says on stderr: loading a program from its cache, for one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     process = subprocess.Popen(
         [sys.executable, "-c", LAUNCHER.replace("{before}", before), *arguments],
         stdout=subprocess.PIPE,

@@ -15,16 +15,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
-    if arguments is None:
-        _take_streams()
-        listen(as_json, quiet="--quiet" in given)
     try:
+        if arguments is None:
+            _take_streams()
+            listen(as_json, quiet="--quiet" in given)
         status = _run(given)
         write(None, sys.stdout)  # what is left in the buffer fails here rather than at the end of the interpreter
         return end(status)
-    except Failure as failure:
-        claim(failure.status == INTERRUPTED)
-        return end(deliver(failure, as_json))
+    except Failure as raised:
+        failure = raised
+    except KeyboardInterrupt:
+        failure = Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED)
+    claim(failure.status == INTERRUPTED)
+    return end(deliver(failure, as_json))
 
 
 def _run(given: list[str]) -> int:
@@ -35,15 +38,15 @@ def _run(given: list[str]) -> int:
         from twolayer.cli.app import app
 
         return get_command(app).main(args=given or ["--help"], prog_name="twolayer", standalone_mode=False) or 0
-    except KeyboardInterrupt:
-        raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED) from None
     except SystemExit as error:
         # typer ends the process itself where nobody reads its help.
         raise Failure("The answer could not be written to standard output: Broken pipe.", FAILED) from error
     except OSError as error:
         raise Failure(f"The answer could not be written to standard output: {error.strerror}.", FAILED) from None
     except Exception as error:
-        # The class of usage errors has moved between versions of typer; what it can do has not.
+        # The classes of typer's errors have moved between its versions; what they are called and can do has not.
+        if type(error).__name__ == "Abort":
+            raise KeyboardInterrupt from None
         message = getattr(error, "format_message", None)
         if message is None:
             raise

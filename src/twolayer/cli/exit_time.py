@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Failure, Overrides, Quiet, folder_option
-from twolayer.cli.interrupt import keeping, writing
+from twolayer.cli.interrupt import keeping, say_answer, writing
 from twolayer.core import interrupts
 
 # What a scan may change, and how its values are read.
@@ -105,6 +105,7 @@ def exit_time(
     answer = _answer(results, axis)
     if out is None:
         return answer
+    say_answer(answer)
     files = _write(results, axis, answer.data, out)
     data = answer.data | {"files": files, "folder": str(out)}
     return Answer(data, f"{answer.words}\n\npicture   {out / 'exit_time.png'}")

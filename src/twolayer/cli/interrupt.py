@@ -10,6 +10,7 @@ process at once. The interpreter's last steps are left out, since threads of XLA
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -25,7 +26,6 @@ from twolayer.core import files, interrupts
 QUICK, PATIENCE, WRITING = 2.0, 10.0, 60.0
 SHOW_CURSOR = b"\r\x1b[2K\x1b[?25h"
 
-
 Finish = Callable[[], Answer | Failure]
 
 
@@ -38,6 +38,7 @@ class _Listener:
 
     def __init__(self) -> None:
         self.is_on = False
+        self.ends: tuple[socket.socket, ...] = ()  # the system writes the numbers of signals to the second one
         self.as_json = self.quiet = False
         self.finish: Finish = _nothing  # makes what is said
         self.is_stoppable = False  # whether the computation at work looks for `interrupts.ask`
@@ -49,13 +50,14 @@ _listener = _Listener()
 
 
 def listen(as_json: bool, quiet: bool) -> None:
-    """Take over Ctrl-C for this process, from its main thread; one that is ignored, as in the background, stays so."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    """Take over Ctrl-C for this process; where it is ignored, as it is for commands in the background, it stays so."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     _listener.is_on, _listener.as_json, _listener.quiet = True, as_json, quiet
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    _listener.ends = reading, writing = socket.socketpair()
+    writing.setblocking(False)
+    signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reading,), daemon=True).start()
     signal.signal(signal.SIGINT, lambda number, frame: None)
 
@@ -72,7 +74,7 @@ def claim(is_interrupted: bool = False) -> None:
 def end(status: int) -> int:
     """The status of a command that is over; after an interruption the process ends here."""
     if _listener.is_on and status == INTERRUPTED:
-        _exit()
+        _exit(status)
     return status
 
 
@@ -100,6 +102,11 @@ def say(finish: Finish) -> None:
     _listener.finish = finish
 
 
+def say_answer(answer: Answer) -> None:
+    """From now on an interruption prints an answer that is there, but not yet in files."""
+    say(lambda: answer._replace(status=INTERRUPTED, sentence="Interrupted: no files were written."))
+
+
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[list[str]]:
     """While the block writes results into a folder, Ctrl-C waits for it; it puts the names of its files in the list."""
@@ -110,11 +117,11 @@ def writing(folder: Path) -> Iterator[list[str]]:
         say(lambda: Failure(sentence, INTERRUPTED, tuple(written)))
 
 
-def _watch(reading: int) -> None:
+def _watch(reading: socket.socket) -> None:
     """Wait for signals, in a thread of its own."""
     number_of_signals = 0
     while True:
-        if os.read(reading, 1)[0] != signal.SIGINT:
+        if reading.recv(1) != bytes([signal.SIGINT]):
             continue
         number_of_signals += 1
         if number_of_signals == 1:
@@ -142,8 +149,7 @@ def _obey() -> None:
     except Exception as error:  # of a result that was never meant to be complete
         outcome = Failure(f"Interrupted: what was finished could not be kept ({type(error).__name__}).", INTERRUPTED)
     _show_cursor()
-    deliver(outcome, _listener.as_json, _listener.quiet)
-    _exit()
+    _exit(deliver(outcome, _listener.as_json, _listener.quiet))
 
 
 def _wait_for_the_computation() -> None:
@@ -165,9 +171,9 @@ def _show_cursor() -> None:
             os.write(sys.stderr.fileno(), SHOW_CURSOR)
 
 
-def _exit() -> NoReturn:
+def _exit(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     files.discard_drafts()
-    os._exit(INTERRUPTED)
+    os._exit(status)

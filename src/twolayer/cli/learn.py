@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet, folder_option
-from twolayer.cli.interrupt import writing
+from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
     from twolayer.verbs import Learned
@@ -91,6 +91,7 @@ def learn(
         )
     data, words = result.to_dict(), str(result)
     if out is not None:
+        say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npicture   {out / 'learn.png'}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet, folder_option
-from twolayer.cli.interrupt import writing
+from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
     from twolayer.problem import Samples
@@ -142,6 +142,7 @@ def ntk(
     data = {"source": source} | result.to_dict()
     words = str(result)
     if out is not None:
+        say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npictures  {out}"

@@ -11,6 +11,7 @@ import typer
 from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Failure, Overrides, Quiet, folder_option
 from twolayer.cli.interrupt import keeping, writing
 from twolayer.core import interrupts
+from twolayer.core.files import held, make_folder
 
 if TYPE_CHECKING:
     from twolayer.experiment import RunSpec
@@ -64,31 +65,34 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         partial = interrupts.offered()
         return _interrupted(None if partial is None else partial(), folder, spec, stem)
 
-    try:
-        with keeping(finish), progress_bar(quiet) as progress:
-            tree = run_spec(spec, progress, checkpoint)
-    except ComputationFailed as failure:
-        files = _write(failure.result, folder, spec, stem)["files"]
-        raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
-    except Interrupted as stopped:
-        raise _interrupted(stopped.result, folder, spec, stem) from None
-    with contextlib.suppress(OSError):  # simulations have removed their files; there may never have been any
-        checkpoint.rmdir()
-    report = _write(tree, folder, spec, stem)
+    with held():  # from the end of the computation on, an interruption waits for the report
+        try:
+            with keeping(finish), progress_bar(quiet) as progress:
+                tree = run_spec(spec, progress, checkpoint)
+        except ComputationFailed as failure:
+            files = _write(failure.result, folder, spec, stem)["files"]
+            raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
+        except Interrupted as stopped:
+            raise _interrupted(stopped.result, folder, spec, stem) from None
+        with contextlib.suppress(OSError):  # simulations have removed their files; there may never have been any
+            checkpoint.rmdir()
+        report = _write(tree, folder, spec, stem)
     elapsed = time.perf_counter() - began
     return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, _words(spec.title or stem, report, elapsed))
 
 
 def _interrupted(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> Failure:
     """Write what was finished, and say what that is."""
+    from twolayer.description import Status
+
     files = _write(tree, folder, spec, stem)["files"]
+    checkpoint = folder / "checkpoint"
+    place = f" The same command goes on from {str(checkpoint)!r}." if any(checkpoint.glob("*.npz")) else ""
     if not files:
-        resumes = any((folder / "checkpoint").glob("*.npz"))
-        place = f" The same command goes on from {str(folder / 'checkpoint')!r}." if resumes else ""
         return Failure(f"Interrupted: nothing was finished.{place}", INTERRUPTED)
-    parts = {name: child.sizes["replica"] for name, child in tree.children.items()}
-    kept = ", ".join(f"{replicas} of {spec.replicas} replicas of {name}" for name, replicas in parts.items())
-    return Failure(f"Interrupted: {kept} were finished. {_saved(files, folder)}", INTERRUPTED, tuple(files))
+    finished = {name: int((child.status != Status.UNFINISHED).sum()) for name, child in tree.children.items()}
+    kept = ", ".join(f"{number} of {spec.replicas} replicas of {name}" for name, number in finished.items())
+    return Failure(f"Interrupted: {kept} were finished. {_saved(files, folder)}{place}", INTERRUPTED, tuple(files))
 
 
 def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any]:
@@ -97,7 +101,6 @@ def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any
         return {"files": []}
     from twolayer.core.codec import to_json
     from twolayer.core.errors import InvalidInput
-    from twolayer.core.files import make_folder
     from twolayer.report import write_report
 
     try:

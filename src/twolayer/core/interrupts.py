@@ -33,7 +33,10 @@ def check() -> None:
 
 
 def offer(partial: Callable[[], Any] | None) -> None:
-    """Say how to make a result of what is finished by now, should the rest take too long to stop; None: nothing is."""
+    """Say how to make a result of what is finished by now, should the rest take too long to stop; None: nothing is.
+
+    It is forgotten at the end of the block of `deferred`.
+    """
     global _partial
     _partial = partial
 
@@ -50,17 +53,19 @@ def deferred() -> Iterator[None]:
     Handlers belong to the main thread, and one that somebody else has installed stays.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    _asked.clear()
-    signal.signal(signal.SIGINT, _first)
+    is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        _asked.clear()
+        signal.signal(signal.SIGINT, _first)
     try:
         yield
-        check()  # asked after the last check of the block
+        if is_ours:
+            check()  # asked after the last check of the block
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _asked.clear()
+        offer(None)
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            _asked.clear()
 
 
 def _first(number: int, frame: Any) -> None:

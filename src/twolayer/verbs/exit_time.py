@@ -108,7 +108,6 @@ def exit_time(
     is_known = phase_retrieval.applies(problem, training).ok
     if is_known:
         _check_rate(problem, training)
-    interrupts.offer(None)
     with double(), interrupts.deferred():
         drawn = _draw(problem, training, threshold, _size(problem, replicas, starts, is_known), seed)
         formulas = _formulas(problem, training, threshold, drawn) if is_known else {}
