@@ -14,7 +14,8 @@ import json, sys
 import jax
 before = jax.config.jax_enable_x64, jax.config.jax_numpy_rank_promotion, jax.config.jax_debug_nans
 import twolayer
-assert "twolayer.core" not in sys.modules, "the command line listens for Ctrl-C before anything is imported"
+from twolayer import cli
+assert "twolayer.problem" not in sys.modules, "the command line listens for Ctrl-C before anything heavy is imported"
 twolayer.evolve
 after = jax.config.jax_enable_x64, jax.config.jax_numpy_rank_promotion, jax.config.jax_debug_nans
 print(json.dumps({"before": before, "after": after, "modules": sorted(sys.modules)}))

@@ -4,6 +4,7 @@ State a learning problem once; simulate it at finite d, predict it by theory, an
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,12 +21,15 @@ def __getattr__(name: str) -> Any:
     """
     if name.startswith("__"):  # what Python itself asks of a module, such as __path__, is no reason to import anything
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    public = {key: value for key, value in vars(importlib.import_module("twolayer.api")).items() if key[0] != "_"}
-    globals().update(public)
-    if name not in globals():
+    if importlib.util.find_spec(f"{__name__}.{name}") is not None:  # `from twolayer import cli` asks here first
+        return importlib.import_module(f"{__name__}.{name}")
+    public = vars(importlib.import_module("twolayer.api"))
+    if name.startswith("_") or name not in public:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return globals()[name]
+    globals()[name] = public[name]
+    return public[name]
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for name in vars(importlib.import_module("twolayer.api")) if name[0] != "_")})
+    own = {name for name in globals() if name.startswith("__")}
+    return sorted(own | {name for name in vars(importlib.import_module("twolayer.api")) if not name.startswith("_")})

@@ -23,8 +23,6 @@ COMMANDS = {
     "ntk": ["ntk", "sphere", "--n", "300", "--width", "256", "--out", "out"],
     "doctor": ["doctor", "--json"],
 }
-# No bound is on how fast a machine is: a computation is left alone after ten seconds, and the rest is writing files.
-LONGEST = 60.0
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50), start=tl.WarmStart(0.3))
 TRAINING = tl.SGD(0.1, constraint=tl.Sphere())
@@ -33,7 +31,7 @@ TRAINING = tl.SGD(0.1, constraint=tl.Sphere())
 def check_interrupted(ended, folder, as_json):
     """One sentence, the status, and nothing half-written."""
     assert ended.status == 130, ended
-    assert "Traceback" not in ended.err and ended.seconds < LONGEST, ended
+    assert "Traceback" not in ended.err, ended
     assert [line for line in ended.err.splitlines() if line.startswith("twolayer: Interrupted")], ended
     assert len(ended.err.splitlines()) == 1, ended
     if as_json:
