@@ -14,6 +14,9 @@ import json, sys
 import jax
 before = jax.config.jax_enable_x64, jax.config.jax_numpy_rank_promotion, jax.config.jax_debug_nans
 import twolayer
+from twolayer import cli
+assert "twolayer.problem" not in sys.modules, "the command line listens for Ctrl-C before anything heavy is imported"
+twolayer.evolve
 after = jax.config.jax_enable_x64, jax.config.jax_numpy_rank_promotion, jax.config.jax_debug_nans
 print(json.dumps({"before": before, "after": after, "modules": sorted(sys.modules)}))
 """
@@ -22,7 +25,7 @@ print(json.dumps({"before": before, "after": after, "modules": sorted(sys.module
 
 def test_import_is_light_and_changes_no_setting(fresh_import):
     loaded = [name for name in HEAVY if name in fresh_import["modules"]]
-    assert not loaded, f"`import twolayer` imports {loaded}"
+    assert not loaded, f"`twolayer.evolve` imports {loaded}"
     assert fresh_import["before"] == fresh_import["after"]
     assert fresh_import["before"][0] is False  # the test would be blind if double precision were on already
 

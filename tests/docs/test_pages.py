@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 import twolayer
+from twolayer import api
 from twolayer.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -145,7 +146,8 @@ def test_every_public_name_is_in_the_reference():
     reference = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     named = set(re.findall(r"^\.\. auto\w+:: twolayer\.([\w.]+)$", reference, flags=re.MULTILINE))
     modules = {"kernel", "learnability", "plots"}
-    public = {name for name in vars(twolayer) if not name.startswith("_")}
+    public = {name for name in vars(api) if not name.startswith("_")}
+    assert public <= set(dir(twolayer))
     objects = {name for name in public if not isinstance(getattr(twolayer, name), type(math))}
     rooms = {f"{room}.{name}" for room in modules for name in exported(room)}
     assert not sorted((objects | rooms) - named)

@@ -1,19 +1,32 @@
-"""What a command gives back, and how it is told: words, one JSON object, and the exit status."""
+"""What every command has in common: its options, and how what it returns or raises becomes its outcome."""
 
 import contextlib
 import functools
-import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-DONE = 0
-BAD_INPUT = 2
-FAILED = 3
-INTERRUPTED = 130
+from twolayer.cli.interrupt import claim
+from twolayer.cli.outcome import BAD_INPUT as BAD_INPUT
+from twolayer.cli.outcome import DONE as DONE
+from twolayer.cli.outcome import FAILED as FAILED
+from twolayer.cli.outcome import INTERRUPTED as INTERRUPTED
+from twolayer.cli.outcome import Answer as Answer
+from twolayer.cli.outcome import Failure as Failure
+from twolayer.cli.outcome import deliver
+
+
+def folder_option(name: str | Path) -> Path:
+    """The folder that an option names; empty text is an unset variable, and would mean the current folder."""
+    if not str(name).strip():
+        raise typer.BadParameter("it must name a folder, but is empty")
+    return Path(name)
+
 
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there; words go to stderr.")
@@ -39,90 +52,84 @@ Every = Annotated[
 ]
 
 
-class Answer(NamedTuple):
-    """The result of a command: for programs, for people, and its exit status."""
-
-    data: dict[str, Any]
-    words: str
-    status: int = DONE
-
-
-class Failure(Exception):
-    """A command that could not do its work: one sentence why, the exit status, and the files that were kept."""
-
-    def __init__(self, sentence: str, status: int, files: tuple[str, ...] = ()):
-        super().__init__(sentence)
-        self.status = status
-        self.files = files
-
-
-def tell(failure: Failure, as_json: bool) -> int:
-    """Say why on stderr in one line, and as JSON on stdout where that was asked; returns the exit status."""
-    sentence = " ".join(str(failure).split())
-    print(f"twolayer: {sentence}", file=sys.stderr)
-    if as_json:
-        print(json.dumps({"error": sentence, "status": failure.status, "files": list(failure.files)}))
-    return failure.status
-
-
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     """Make a command of a function that returns an `Answer` or raises; only the unexpected gives a traceback."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        as_json, quiet = kwargs["as_json"], kwargs["quiet"]
         try:
-            with telling_cautions(quiet):
-                answer = _call(command, *args, **kwargs)
+            with telling_warnings(kwargs["quiet"]):
+                outcome = _call(command, *args, **kwargs)
         except Failure as failure:
-            raise typer.Exit(tell(failure, as_json)) from None
-        if not quiet:
-            print(answer.words, file=sys.stderr if as_json else sys.stdout)
-        if as_json:
-            print(json.dumps(answer.data))
-        if answer.status != DONE:
-            raise typer.Exit(answer.status)
+            outcome = failure
+        claim(outcome.status == INTERRUPTED)
+        status = deliver(outcome, kwargs["as_json"], kwargs["quiet"])
+        if status != DONE:
+            raise typer.Exit(status)
 
     return wrapped
 
 
 @contextlib.contextmanager
-def telling_cautions(quiet: bool) -> Iterator[None]:
-    """Tell cautions on stderr as they come, one line each and each of them once; nothing when quiet."""
+def telling_warnings(quiet: bool) -> Iterator[None]:
+    """Tell warnings on stderr as they come, one line each and each of them once; no cautions when quiet."""
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        sentence = str(message)
-        if not sentence.startswith("Caution: "):  # by its words, so that help need not import the package's class
-            others(message, category, *where, **more)
-        elif not quiet and sentence not in told:
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        sentence = " ".join(str(message).split())
+        is_caution = sentence.startswith("Caution: ")  # by its words, so that help need not import the package's class
+        if sentence not in told and not (quiet and is_caution):
             told.add(sentence)
             print(f"twolayer: {sentence}", file=sys.stderr)
 
     told: set[str] = set()
     with warnings.catch_warnings():
-        others = warnings.showwarning
         warnings.filterwarnings("always", message="Caution")
         warnings.showwarning = show
         yield
 
 
 def _call(command: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
-    """Call a command; the exceptions that are raised on purpose become a `Failure`."""
-    try:
-        from twolayer.core.errors import ComputationFailed, InvalidInput
+    """Call a command; the exceptions that are raised on purpose, or by the system's limits, become a `Failure`."""
+    from twolayer.core.errors import InvalidInput, first_line
 
-        try:
-            with warnings.catch_warnings():
-                warnings.showwarning = _show
-                return command(*args, **kwargs)
-        except InvalidInput as error:
-            raise Failure(str(error), BAD_INPUT) from None
-        except ComputationFailed as error:
-            raise Failure(str(error), FAILED) from None
+    try:
+        _import_jax()
+        return command(*args, **kwargs)
+    except (InvalidInput, RuntimeError) as error:
+        failure = _understood(error)
+        if failure is None:
+            raise
+        raise failure from None
+    except OSError as error:
+        raise Failure(f"The operating system refused what was asked of it: {error}.", FAILED) from None
+    except MemoryError as error:
+        raise Failure(f"There is not enough memory: {first_line(error)}.", FAILED) from None
     except KeyboardInterrupt:
         raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED) from None
 
 
-def _show(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning as one line on stderr, without the place in the code that it comes from."""
-    print(f"twolayer: {' '.join(str(message).split())}", file=sys.stderr)
+def _understood(error: Exception) -> Failure | None:
+    """The sentence of an error that was raised on purpose, or by JAX for a reason outside of our code."""
+    from twolayer.core.errors import ComputationFailed, InvalidInput, first_line
+
+    if "Unable to initialize backend" in str(error):
+        asked = os.environ.get("JAX_PLATFORMS")
+        place = f" for JAX_PLATFORMS={asked!r}" if asked else ""
+        return Failure(f"JAX finds no device{place}: see `twolayer doctor`.", BAD_INPUT)
+    if isinstance(error, InvalidInput):
+        return Failure(str(error), BAD_INPUT)
+    if isinstance(error, ComputationFailed):
+        return Failure(str(error), FAILED)
+    if "RESOURCE_EXHAUSTED" in str(error):
+        return Failure(f"There is not enough memory: {first_line(error)}", FAILED)
+    return None
+
+
+def _import_jax() -> None:
+    """Import JAX, which reads its settings from the environment and refuses some in an exception of its own."""
+    from twolayer.core.errors import first_line
+
+    try:
+        import jax  # noqa: F401
+    except (ValueError, ImportError) as error:
+        raise Failure(f"JAX cannot be imported: {first_line(error)}.", BAD_INPUT) from None

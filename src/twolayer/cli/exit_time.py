@@ -5,7 +5,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet
+from twolayer.cli.answer import (
+    FAILED,
+    INTERRUPTED,
+    Answer,
+    AsJson,
+    Every,
+    Failure,
+    Overrides,
+    Quiet,
+    folder_option,
+)
+from twolayer.cli.interrupt import keeping, say_answer, writing
+from twolayer.core import interrupts
 
 # What a scan may change, and how its values are read.
 SCANNED: dict[str, Any] = {"d": int, "p": int, "learning-rate": str, "threshold": float}
@@ -60,7 +72,13 @@ def exit_time(
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write a figure and the numbers there.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write a figure and the numbers there.",
+            show_default=False,
+            parser=folder_option,
+        ),
     ] = None,
     overrides: Overrides = None,
     every: Every = None,
@@ -86,24 +104,42 @@ def exit_time(
     if out is not None:
         check_writable(out)
     results: list[ExitTime] = []
-    status, note = DONE, ""
+
+    def finish() -> Answer | Failure:
+        partial = interrupts.offered()
+        return _interrupted([*results, *([] if partial is None else [partial()])], axis)
+
     try:
-        with progress_bar(quiet) as progress:
+        with keeping(finish), progress_bar(quiet) as progress:
             for number, (problem, training, level) in enumerate(settings):
                 ask = asked | {"progress": progress, "checkpoint": checkpoint.part(f"{number}.npz")}
                 results.append(find_exit_time(problem, training, threshold=level, **ask))
     except Interrupted as stopped:
-        results.append(stopped.result)
-        status, note = INTERRUPTED, "\n\nInterrupted: the measurement was not finished."
+        return _interrupted([*results, stopped.result], axis)
+    except KeyboardInterrupt:
+        return _interrupted(results, axis)
+    answer = _answer(results, axis)
+    if out is None:
+        tidy(folder, checkpoint)
+        return answer
+    say_answer(answer)
+    files = _write(results, axis, answer.data, out)
+    tidy(folder, checkpoint, files)
+    data = answer.data | {"files": files, "folder": str(out)}
+    return Answer(data, f"{answer.words}\n\npicture   {out / 'exit_time.png'}")
+
+
+def _answer(results: "list[ExitTime]", axis: str | None) -> Answer:
     data = results[0].to_dict() if axis is None else {"scan": axis, "results": [each.to_dict() for each in results]}
-    words = (str(results[0]) if axis is None else _table(results, axis)) + note
-    if out is not None and status == DONE:
-        data["files"] = _write(results, axis, data, out)
-        data["folder"] = str(out)
-        words += f"\n\npicture   {out / 'exit_time.png'}"
-    if status == DONE:
-        tidy(folder, checkpoint, data.get("files", ()))
-    return Answer(data, words, status)
+    return Answer(data, str(results[0]) if axis is None else _table(results, axis))
+
+
+def _interrupted(results: "list[ExitTime]", axis: str | None) -> Answer:
+    """What was known when the user stopped the work; nothing of it is written to files."""
+    if not results:
+        raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED)
+    lacks = "the measurement was not finished" if axis is None else f"{len(results)} values of {axis} were begun"
+    return _answer(results, axis)._replace(status=INTERRUPTED, sentence=f"Interrupted: {lacks}.")
 
 
 def _measured_by(name: str) -> Any:
@@ -211,15 +247,17 @@ def _write(results: "list[ExitTime]", axis: str | None, data: dict[str, Any], fo
     """The figure and the numbers; returns the names of the files."""
     import json
 
-    from twolayer.core.files import write_whole
+    from twolayer.core.files import make_folder, write_whole
     from twolayer.plots import exit_law, exit_scan, save_figure
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        figure = exit_law(results[0]) if axis is None else exit_scan(results, axis)
-        files = save_figure(figure, folder / "exit_time")
-        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-        files.append(write_whole(folder / "summary.json", text.encode()))
+        with writing(folder) as names:
+            make_folder(folder)
+            figure = exit_law(results[0]) if axis is None else exit_scan(results, axis)
+            files = save_figure(figure, folder / "exit_time")
+            text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+            files.append(write_whole(folder / "summary.json", text.encode()))
+            names += [path.name for path in files]
     except OSError as error:
-        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}", FAILED) from None
-    return [path.name for path in files]
+        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}.", FAILED) from None
+    return names

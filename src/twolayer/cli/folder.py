@@ -1,13 +1,14 @@
 """Where a command writes: the choice of the folder, and whether it can be written before time is spent."""
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from twolayer.core.checkpoint import EVERY, Checkpoint
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.files import remove_drafts
+from twolayer.core.files import held, remove_drafts
 
 RESULTS = Path("results")
 
@@ -20,23 +21,25 @@ def default_folder(stem: str, content_hash: str) -> Path:
 def check_writable(folder: Path) -> None:
     """Refuse a folder that cannot be written, and leave nothing behind.
 
-    It is tried rather than asked: permission bits say yes to root even where the file system says no.
+    It is tried rather than asked: permission bits say yes to root even where the file system says no. What is not there
+    yet is tried under a parent of a name of its own: the folders themselves may be what another process makes just now.
     """
-    made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():
             raise InvalidInput(f"The folder {shown(folder)} cannot be written: it is a file.")
-        for parent in reversed([folder, *folder.parents]):
-            if not parent.exists():
-                parent.mkdir()
-                made.append(parent)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+        there = missing[-1].parent if missing else folder
+        with held():
+            trial = Path(tempfile.mkdtemp(prefix=".twolayer-", dir=there))
+            try:
+                inside = trial / folder.relative_to(there)
+                inside.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryFile(dir=inside):
+                    pass
+            finally:
+                shutil.rmtree(trial, ignore_errors=True)
     except OSError as error:
         raise InvalidInput(f"The folder {shown(folder)} cannot be written: {error.strerror}.") from None
-    finally:
-        for parent in reversed(made):
-            parent.rmdir()
 
 
 def checkpoint_in(folder: Path, every: float | None) -> Checkpoint:

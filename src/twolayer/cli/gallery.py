@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Failure, Quiet
+from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Failure, Quiet, folder_option
+from twolayer.cli.interrupt import say
 
 if TYPE_CHECKING:
     from twolayer.gallery import Page
+    from twolayer.gallery.make import Result
 
 ALL = "all"
 
@@ -21,10 +23,19 @@ def gallery(
     full: Annotated[bool, typer.Option("--full", help="The papers' sizes, or beyond; minutes to hours.")] = False,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where MNIST and CIFAR-10 are.", show_default=False),
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Where MNIST and CIFAR-10 are.",
+            show_default=False,
+            parser=folder_option,
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Each page becomes a folder of its name in it.")
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="Each page becomes a folder of its name in it.", parser=folder_option
+        ),
     ] = Path("gallery"),
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -60,7 +71,14 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
     from twolayer.cli.progress import progress_bar
     from twolayer.gallery import Ask, make
 
-    done = []
+    done: list[Result] = []
+
+    def interrupted() -> Failure:
+        finished = tuple(str(result.folder) for result in done)
+        kept = f"{len(finished)} of {len(chosen)} pages are finished" if finished else "no page is finished"
+        return Failure(f"Interrupted: {kept}.", INTERRUPTED, finished)
+
+    say(interrupted)
     try:
         with progress_bar(quiet) as progress:
             for number, page in enumerate(chosen):
@@ -68,11 +86,10 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
                     progress("gallery", number / len(chosen))
                 done.append(make(page, out / page.name, Ask(full, data_dir)))
     except OSError as error:
-        raise Failure(f"A page could not be written to {str(out)!r}: {error}", FAILED) from None
-    except KeyboardInterrupt:
         finished = tuple(str(result.folder) for result in done)
-        kept = f"{len(finished)} of {len(chosen)} pages are finished" if finished else "no page is finished"
-        raise Failure(f"Interrupted: {kept}.", INTERRUPTED, finished) from None
+        raise Failure(f"A page could not be written to {str(out)!r}: {error}.", FAILED, finished) from None
+    except KeyboardInterrupt:
+        raise interrupted() from None
     holds = all(result.holds for result in done)
     words = "\n\n".join(map(str, done))
     return Answer({"holds": holds, "pages": [each.to_dict() for each in done]}, words, DONE if holds else FAILED)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, Answer, AsJson, Every, Failure, Quiet
+from twolayer.cli.answer import FAILED, Answer, AsJson, Every, Failure, Quiet, folder_option
+from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
     from twolayer.verbs import Learned
@@ -46,7 +47,13 @@ def learn(
     listed: Annotated[bool, typer.Option("--list", help="List the named targets with their known answers.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write a figure and the numbers there.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write a figure and the numbers there.",
+            show_default=False,
+            parser=folder_option,
+        ),
     ] = None,
     every: Every = None,
     as_json: AsJson = False,
@@ -89,6 +96,7 @@ def learn(
         )
     data, words = result.to_dict(), str(result)
     if out is not None:
+        say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npicture   {out / 'learn.png'}"
@@ -114,14 +122,16 @@ def _write(result: "Learned", data: dict[str, Any], folder: Path) -> list[str]:
     """The figure and the numbers; returns the names of the files."""
     import json
 
-    from twolayer.core.files import write_whole
+    from twolayer.core.files import make_folder, write_whole
     from twolayer.plots import save_figure, staircase
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = save_figure(staircase(result), folder / "learn")
-        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-        files.append(write_whole(folder / "summary.json", text.encode()))
+        with writing(folder) as names:
+            make_folder(folder)
+            files = save_figure(staircase(result), folder / "learn")
+            text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+            files.append(write_whole(folder / "summary.json", text.encode()))
+            names += [path.name for path in files]
     except OSError as error:
-        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}", FAILED) from None
-    return [path.name for path in files]
+        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}.", FAILED) from None
+    return names

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet
+from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet, folder_option
+from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
     from twolayer.problem import Samples
@@ -80,12 +81,24 @@ def ntk(
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", metavar="DIR", help="Where the named sets are.", show_default=False),
+        typer.Option(
+            "--data-dir",
+            metavar="DIR",
+            help="Where the named sets are.",
+            show_default=False,
+            parser=folder_option,
+        ),
     ] = None,
     download: Annotated[bool, typer.Option("--download", help="Fetch a named set that is not there.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Write figures and the numbers there.", show_default=False),
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Write figures and the numbers there.",
+            show_default=False,
+            parser=folder_option,
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -139,6 +152,7 @@ def ntk(
     data = {"source": source} | result.to_dict()
     words = str(result)
     if out is not None:
+        say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npictures  {out}"
@@ -208,16 +222,18 @@ def _write(result: "NTK", data: dict[str, Any], folder: Path) -> list[str]:
     """The figures and the numbers; returns the names of the files."""
     import json
 
-    from twolayer.core.files import write_whole
+    from twolayer.core.files import make_folder, write_whole
     from twolayer.plots import complexity_sweep, lazy_training, save_figure
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = save_figure(lazy_training(result), folder / "training")
-        if result.shares:
-            files += save_figure(complexity_sweep(result), folder / "complexity")
-        text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-        files.append(write_whole(folder / "summary.json", text.encode()))
+        with writing(folder) as names:
+            make_folder(folder)
+            files = save_figure(lazy_training(result), folder / "training")
+            if result.shares:
+                files += save_figure(complexity_sweep(result), folder / "complexity")
+            text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+            files.append(write_whole(folder / "summary.json", text.encode()))
+            names += [path.name for path in files]
     except OSError as error:
-        raise Failure(f"The figures could not be written to {str(folder)!r}: {error}", FAILED) from None
-    return [path.name for path in files]
+        raise Failure(f"The figures could not be written to {str(folder)!r}: {error}.", FAILED) from None
+    return names

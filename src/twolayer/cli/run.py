@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet
+from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet, folder_option
+from twolayer.cli.interrupt import keeping, writing
+from twolayer.core import interrupts
+from twolayer.core.files import held, make_folder
 
 if TYPE_CHECKING:
     from twolayer.experiment import RunSpec
@@ -15,7 +18,11 @@ if TYPE_CHECKING:
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="DIR", help="The report folder; results/NAME-HASH when left out.", show_default=False
+        "--out",
+        metavar="DIR",
+        help="The report folder; results/NAME-HASH when left out.",
+        show_default=False,
+        parser=folder_option,
     ),
 ]
 
@@ -53,30 +60,39 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
     folder = default_folder(stem, content_hash(spec)) if out is None else out
     checkpoint = checkpoint_in(folder, every)
     check_writable(folder)
-    try:
-        with progress_bar(quiet) as progress:
-            tree = run_spec(spec, progress, checkpoint)
-    except ComputationFailed as failure:
-        files = _write(failure.result, folder, spec, stem)["files"]
-        tidy(folder, checkpoint, files)
-        raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
-    except Interrupted as stopped:
-        files = _write(stopped.result, folder, spec, stem)["files"]
-        if not files:
-            raise
-        kept = ", ".join(
-            f"{data.sizes['replica']} of {spec.replicas} replicas of {name}" for name, data in _parts(stopped)
-        )
-        sentence = f"Interrupted: {kept} were finished. {_saved(files, folder)}"
-        raise Failure(sentence, INTERRUPTED, tuple(files)) from None
-    report = _write(tree, folder, spec, stem)
-    tidy(folder, checkpoint, report["files"])
+
+    def finish() -> Failure:
+        partial = interrupts.offered()
+        return _interrupted(None if partial is None else partial(), folder, spec, stem)
+
+    with held():  # from the end of the computation on, an interruption waits for the report
+        try:
+            with keeping(finish), progress_bar(quiet) as progress:
+                tree = run_spec(spec, progress, checkpoint)
+        except ComputationFailed as failure:
+            files = _write(failure.result, folder, spec, stem)["files"]
+            tidy(folder, checkpoint, files)
+            raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
+        except Interrupted as stopped:
+            raise _interrupted(stopped.result, folder, spec, stem) from None
+        report = _write(tree, folder, spec, stem)
+        tidy(folder, checkpoint, report["files"])
     elapsed = time.perf_counter() - began
     return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, _words(spec.title or stem, report, elapsed))
 
 
-def _parts(stopped: Any) -> list[tuple[str, Any]]:
-    return [(name, child.to_dataset()) for name, child in stopped.result.children.items()]
+def _interrupted(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> Failure:
+    """Write what was finished, and say what that is."""
+    from twolayer.description import Status
+
+    files = _write(tree, folder, spec, stem)["files"]
+    checkpoint = folder / "checkpoint"
+    place = f" The same command goes on from {str(checkpoint)!r}." if any(checkpoint.glob("*.npz")) else ""
+    if not files:
+        return Failure(f"Interrupted: nothing was finished.{place}", INTERRUPTED)
+    finished = {name: int((child.status != Status.UNFINISHED).sum()) for name, child in tree.children.items()}
+    kept = ", ".join(f"{number} of {spec.replicas} replicas of {name}" for name, number in finished.items())
+    return Failure(f"Interrupted: {kept} were finished. {_saved(files, folder)}{place}", INTERRUPTED, tuple(files))
 
 
 def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any]:
@@ -88,10 +104,14 @@ def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any
     from twolayer.report import write_report
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return write_report(tree, folder, spec.title or stem, to_json(spec))
+        with writing(folder) as names:
+            make_folder(folder)
+            report = write_report(tree, folder, spec.title or stem, to_json(spec))
+            names += report["files"]
+        return report
     except (OSError, InvalidInput) as error:  # the folder was writable before the work, so the input is not to blame
-        raise Failure(f"The report could not be written to {str(folder)!r}: {error}", FAILED) from None
+        sentence = f"The report could not be written to {str(folder)!r}, which may lack some of it: {error}"
+        raise Failure(f"{sentence.rstrip('.')}.", FAILED) from None
     except KeyboardInterrupt:
         sentence = f"Interrupted while the report was written; {str(folder)!r} may lack some of it."
         raise Failure(sentence, INTERRUPTED) from None

@@ -1,5 +1,6 @@
 """A long computation's place in its work, kept on disk: what was killed goes on from there and ends the same."""
 
+import contextlib
 import io
 import json
 import os
@@ -13,7 +14,7 @@ import numpy as np
 
 from twolayer.core.errors import CheckpointWarning, InvalidInput
 from twolayer.core.fields import number
-from twolayer.core.files import remove_drafts, write_whole
+from twolayer.core.files import make_folder, remove_drafts, write_whole
 
 # Seconds between two savings: little is lost, and little is spent.
 EVERY = 20.0
@@ -127,7 +128,8 @@ class Place:
 
     def remove(self) -> None:
         """The work is done, and its result is in better hands."""
-        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a disk that has become read-only is no reason to lose the result
+            self.path.unlink(missing_ok=True)
 
     def _write_if_due(self) -> None:
         if self.is_due:
@@ -139,7 +141,7 @@ class Place:
         content = io.BytesIO()
         np.savez(content, identity=np.array(json.dumps(self.identity)), **arrays)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             write_whole(self.path, content.getvalue())
         except OSError as error:
             self._say_once(error)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 from jaxtyping import Int
 
+from twolayer.core import interrupts
+
 # An interruption is noticed, and progress shown, about this often.
 CALL_SECONDS = 0.5
 
@@ -20,7 +22,11 @@ class Pace:
 
     @contextlib.contextmanager
     def over(self, steps: int) -> Iterator[None]:
-        """Around so many steps: they may be fewer than were allowed, when a save point lies before."""
+        """Around so many steps: they may be fewer than were allowed, when a save point lies before.
+
+        An interruption that was asked for is raised before them.
+        """
+        interrupts.check()
         began = time.perf_counter()
         yield
         seconds = max(time.perf_counter() - began, 1e-4)

@@ -1,6 +1,6 @@
 """Names of our classes: filled by a decorator where each class is written, so that no central table is edited."""
 
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import TypeVar
 
 from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
@@ -8,7 +8,7 @@ from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
 ENTRY_POINTS = "twolayer.plugins"
 
 _classes: dict[str, type] = {}
-_plugins_loaded = False
+_all_loaded = False
 
 C = TypeVar("C", bound=type)
 
@@ -22,18 +22,19 @@ def register(cls: C) -> C:
     return cls
 
 
-def _load_plugins() -> None:
-    """Outside packages name modules under the entry point group; importing them registers their classes."""
-    global _plugins_loaded
-    if not _plugins_loaded:
-        _plugins_loaded = True
+def _load_all() -> None:
+    """Import every module that registers classes: our own, and those that outside packages name as entry points."""
+    global _all_loaded
+    if not _all_loaded:
+        _all_loaded = True
+        import_module("twolayer.api")
         for entry in metadata.entry_points(group=ENTRY_POINTS):
             entry.load()
 
 
 def registered(family: type | tuple[type, ...] = object) -> dict[str, type]:
     """Every registered class of a family, or of several, by name."""
-    _load_plugins()
+    _load_all()
     return {name: cls for name, cls in _classes.items() if issubclass(cls, family)}
 
 

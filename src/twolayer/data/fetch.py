@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.files import whole
+from twolayer.core.files import make_folder, write_whole
 from twolayer.core.reading import parsing, regular_file
 
 TIMEOUT = 60.0
@@ -25,24 +25,19 @@ class RemoteFile(NamedTuple):
 def fetch(file: RemoteFile, folder: Path) -> None:
     """Fetch one file into a folder, unless it is there; it is kept only when it is the published one."""
     path = folder / file.name
-    digest, received = hashlib.sha256(), 0
     try:
         if path.is_file():
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with whole(path) as draft:
-            with draft.open("wb") as kept:
-                for block in _blocks(file, folder):
-                    kept.write(block)
-                    digest.update(block)
-                    received += len(block)
-            if received != file.size:
-                came = f"{received}" if received < file.size else "more"
-                raise InvalidInput(
-                    f"The file {shown(file.name)} from {file.address} is not the published one: it should have "
-                    f"{file.size} bytes, but {came} came."
-                )
-            verify_digest(digest.hexdigest(), file.sha256, path)
+        make_folder(path.parent)
+        content = b"".join(_blocks(file, folder))
+        if len(content) != file.size:
+            came = f"{len(content)}" if len(content) < file.size else "more"
+            raise InvalidInput(
+                f"The file {shown(file.name)} from {file.address} is not the published one: it should have "
+                f"{file.size} bytes, but {came} came."
+            )
+        verify_digest(hashlib.sha256(content).hexdigest(), file.sha256, path)
+        write_whole(path, content)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise InvalidInput(

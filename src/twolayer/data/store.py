@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twolayer.core.errors import InvalidInput, shown, takes_these
-from twolayer.core.files import whole
+from twolayer.core.files import write_whole
 from twolayer.core.memory import check_room
 from twolayer.core.reading import parsing, regular_file
 from twolayer.data.schema import validate
@@ -19,13 +19,12 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
     for dataset in _datasets(result):
         validate(dataset)
     path = Path(path)
+    content = result.to_netcdf(engine="h5netcdf")  # in memory: the HDF5 library crashes where a disk is full
     try:
-        with whole(path) as draft:
-            result.to_netcdf(draft, engine="h5netcdf")
+        return write_whole(path, bytes(content))
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InvalidInput(f"The result cannot be written to {shown(path)}: {reason}.") from None
-    return path
 
 
 @takes_these

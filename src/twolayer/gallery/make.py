@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import shutil
 import sys
 import time
 import tomllib
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.files import write_whole
+from twolayer.core.files import held, make_folder, write_whole
 from twolayer.gallery.page import Ask, Claim, Made, Page
 
 PARTS = ("spec.toml", "script.py")
@@ -74,11 +73,17 @@ def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
     began = time.perf_counter()
     made = _call(page.folder, ask)
     seconds = time.perf_counter() - began
-    folder.mkdir(parents=True, exist_ok=True)
+    with held():
+        return _write(page, folder, ask, made, seconds)
+
+
+def _write(page: Page, folder: Path, ask: Ask, made: Made, seconds: float) -> Result:
+    """The files of a page."""
+    make_folder(folder)
     files = [*_write_figures(made, folder)]
     for part in PARTS:
         if page.folder.resolve() != folder.resolve():
-            shutil.copyfile(page.folder / part, folder / part)
+            write_whole(folder / part, (page.folder / part).read_bytes())
         files.append(part)
     files += ["numbers.json", "README.md"]
     result = Result(page, tuple(made.claims), seconds, ask.full, folder, tuple(files))
@@ -99,7 +104,7 @@ def run_script(script: str | Path) -> None:
     parser.add_argument("--out", type=Path, default=Path("."), help="where the figures go")
     asked = parser.parse_args()
     made = _call(folder, Ask(asked.full, asked.data_dir))
-    asked.out.mkdir(parents=True, exist_ok=True)
+    make_folder(asked.out)
     print("\n".join([str(claim) for claim in made.claims] + list(_write_figures(made, asked.out))))
     sys.exit(0 if all(claim.holds for claim in made.claims) else 3)
 

@@ -129,7 +129,9 @@ class SDE(AbstractDescription):
             own = program if made is settings[0] else None
             own = own if own is None or draws == 1 else in_long_steps(made, own, draws)
             advance = _driver(made, own, probes.words, draws)[0]
-            saved, _ = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
+            saved, interrupted = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
+            if interrupted:
+                raise KeyboardInterrupt
             return _stacked(saved)
 
         def with_risk(made: Setting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:

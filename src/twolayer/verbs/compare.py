@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.fields import instance
@@ -63,13 +64,16 @@ def compare(
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     folder = Checkpoint.of(checkpoint)
-    with double():
+    with double(), interrupts.deferred():
         plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
+                interrupts.check()
                 results[name], stopped = run(problem, training, description, plan, told, report, place)
+                finished = dict(results)
+                interrupts.offer(lambda finished=finished: _judge(problem, training, finished, exactness))
             except KeyboardInterrupt:
                 stopped = True
             if stopped:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
+from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, shown, takes_these
 from twolayer.core.fields import as_data, count, flag, instance, number
@@ -100,7 +101,7 @@ def evolve(
     steps that are not small, few steps, a numerical error above 1%) stands in the attribute ``cautions`` and is warned
     of (`Caution`), as is a run that takes longer than a minute.
     """
-    with double():
+    with double(), interrupts.deferred():
         plan, told = make_plan(
             problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold, stop_at_threshold
         )
@@ -255,7 +256,13 @@ def run(
     name = type(description).__name__
     warned = cautions.of_limit(name, applies.exactness, problem, training, int(plan.steps[-1]))
     cautions.tell(warned)
-    plan = dataclasses.replace(plan, progress=cautions.Forecast(description, progress), checkpoint=place)
+    forecast = cautions.Forecast(description, progress)
+
+    def report(fraction: float) -> None:
+        interrupts.check()
+        forecast(fraction)
+
+    plan = dataclasses.replace(plan, progress=report, checkpoint=place)
     if place is not None and place.result is not None:
         record = Record.from_arrays(place.result)
         plan.progress(1.0)

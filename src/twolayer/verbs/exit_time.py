@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.estimate import Estimate
@@ -114,7 +115,7 @@ def exit_time(
     is_known = phase_retrieval.applies(problem, training).ok
     if is_known:
         _check_rate(problem, training)
-    with double():
+    with double(), interrupts.deferred():
         drawn = _draw(problem, training, threshold, _size(problem, replicas, starts, is_known), seed)
         formulas = _formulas(problem, training, threshold, drawn) if is_known else {}
         ode, sample, notes = _ode(problem, training, threshold, drawn, starts, is_known, until, formulas, tell)
@@ -138,6 +139,7 @@ def exit_time(
         )
         if not replicas:
             return result
+        interrupts.offer(lambda: result)
         usual = sample.mean if sample is not None and sample.exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if until is None else until
         try:
