@@ -26,19 +26,22 @@ def ode_exit_times(
     thresholds: Float[np.ndarray, " starts"],
     until: float,
     description: SaadSolla | None = None,
+    by_overlap: bool = False,
 ) -> Estimate:
-    """The time at which the ODE from each start first has the excess risk of its threshold.
+    """The time at which the ODE from each start first reaches its threshold on the excess risk, or on the overlaps.
 
     Parameters
     ----------
     problem, training
         What is learned, and how.
     starts, thresholds
-        Overlaps along a leading axis, and one excess risk for each.
+        Overlaps along a leading axis, and one excess risk (or cosine) for each.
     until
         The time at which the search ends.
     description
         The ODE with its tolerances.
+    by_overlap
+        Whether the thresholds are on the largest cosine between a neuron and any direction of the target.
 
     Returns
     -------
@@ -50,9 +53,12 @@ def ode_exit_times(
     variants = engine.variants()
     data = as_data((description, problem, training))
     span = np.array([0.0, until])
+    directions = [np.asarray(r) for r in range(problem.k)] if by_overlap else [None]
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
-        return np.asarray(crossings(variant, *data, starts, span, thresholds, None, np.asarray(looser)))
+        asked = starts, span, thresholds
+        times = [np.asarray(crossings(variant, *data, *asked, r, np.asarray(looser))) for r in directions]
+        return np.fmin.reduce(times)  # NaN only where no direction is reached
 
     results = tuple(follow(variant, 1.0) for variant in variants)
     combined = engine.combine(results)
