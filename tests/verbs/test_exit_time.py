@@ -135,7 +135,7 @@ def test_runs_that_do_not_exit_are_counted():
 
 
 def test_a_rate_that_does_not_escape_has_no_mean():
-    """One neuron at the learning rate 0.1 with noise 1 ends at m^2 = 0.875: the ODE never reaches 0.9, runs by noise."""
+    """One neuron at the learning rate 0.1 with noise 1 ends at m^2 = 0.875: the ODE never reaches 0.9, some runs do."""
     result = tl.exit_time(*setting(1, 100, 1.0, 0.1), threshold=0.9, replicas=64, until=3.5)
     measured = result.measured
     assert 0 < measured.exited.size < 64 and measured.is_censored

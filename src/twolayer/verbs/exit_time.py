@@ -135,9 +135,10 @@ def exit_time(
         formulas = _formulas(problem, training, threshold, drawn) if is_known else {}
         ode, sample, notes = _ode(problem, training, threshold, drawn, starts, is_known, until, formulas, tell)
         corrected = _corrected(problem, training, threshold, drawn, ode, sample, formulas)
+        known: dict[str, Any] = dict.fromkeys(_ONLY_KNOWN) | formulas | corrected
         clock = training.clock(problem)
         result = ExitTime(
-            **{name: None for name in _ONLY_KNOWN} | formulas | corrected,
+            **known,
             p=problem.p,
             d=problem.d,
             noise=float(problem.noise),
@@ -153,8 +154,8 @@ def exit_time(
         )
         if not replicas:
             return result
-        has_usual = sample is not None and sample.exited.size
-        usual = float(np.mean(sample.exited)) if has_usual else MEASURED_UNTIL / PATIENCE
+        exited = np.empty(0) if sample is None else sample.exited
+        usual = float(np.mean(exited)) if exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if until is None else until
         try:
             measured = _measure(problem, training, description, drawn.first(replicas), usual, longest, tell)
