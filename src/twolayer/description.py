@@ -72,7 +72,7 @@ class Plan(eqx.Module):
     steps: Int[np.ndarray, " times"]  # steps at which to save, increasing from 0
     times: Float[np.ndarray, " times"]  # the same on the clock
     risk_threshold: Any = None  # on the excess risk: one number for each replica
-    overlap_threshold: float | None = None  # on the cosine between a target direction and the nearest neuron
+    overlap_threshold: Any = None  # on the cosine between a target direction and the nearest neuron: one, or one each
     stops: bool = eqx.field(static=True, default=False)  # whether a replica ends when it has crossed its thresholds
     stops_at_any: bool = eqx.field(static=True, default=False)  # or already when it has crossed one of them
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
@@ -200,5 +200,6 @@ def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) 
             risk_time = first(risk <= np.asarray(plan.risk_threshold)[:, None])
         if plan.overlap_threshold is not None:
             lengths = np.diagonal(Q, axis1=2, axis2=3)[..., None] * np.diagonal(np.asarray(plan.starts.P))
-            overlap_time = first(np.max(M**2 - plan.overlap_threshold**2 * lengths, axis=2) >= 0.0)
+            squares = np.broadcast_to(np.asarray(plan.overlap_threshold) ** 2, replicas)[:, None, None, None]
+            overlap_time = first(np.max(M**2 - squares * lengths, axis=2) >= 0.0)
     return risk_time, overlap_time

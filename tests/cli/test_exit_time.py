@@ -52,6 +52,15 @@ def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
     assert rates == [0.04, pytest.approx(1 / 12)]
 
 
+def test_a_scan_says_where_runs_do_not_exit(capsys):
+    """With noise 1 one neuron at the rate 0.1 ends at m^2 = 0.875, and at 0.02 at 0.989."""
+    scan = ["exit-time", "--d", "2000", "--noise", "1", "--threshold", "0.95", "--replicas", "16"]
+    assert main([*scan, "--scan", "learning-rate=0.02,0.1"]) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert "none" in table[-1] and "median not reached" in table[-1] and "0 of 16 runs exit by 20" in table[-1]
+    assert "model" in table[-2] and "+-" in table[-2]
+
+
 @pytest.mark.slow
 def test_the_sde_can_be_measured(capsys):
     assert main(["exit-time", "--d", "2000", "--replicas", "64", "--by", "SDE", "--json"]) == 0

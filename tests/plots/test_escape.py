@@ -37,6 +37,7 @@ def made(p: int = 1, d: int = 1000, gamma: float = 1 / 12, missing: int = 0) -> 
         measured=Sample(times, 10.0),
         measured_by="OverlapSGD",
         notes=(),
+        model_errors={"ode_with_noise": 0.2, "ode_at_finite_d": 0.1},
     )
 
 
@@ -69,6 +70,34 @@ def test_runs_that_never_exit_keep_the_law_below_one():
     (ax,) = plots.exit_law(made(missing=50)).axes
     highest = max(float(np.max(line.get_ydata())) for line in ax.lines if len(line.get_xdata()) == 152)
     assert highest == pytest.approx(0.75)
+
+
+def test_censored_runs_are_marked_where_they_end(tmp_path):
+    result = made(missing=50)
+    figure = plots.exit_law(result)
+    written(figure, tmp_path)
+    (ax,) = figure.axes
+    (mark,) = [line for line in ax.lines if line.get_marker() == "+"]
+    assert (mark.get_xdata()[0], mark.get_ydata()[0]) == (10.0, pytest.approx(0.75)) and ax.get_xlim()[1] > 10.0
+    assert "censored: 50 runs" in texts(figure)
+    assert "median: measured" in texts(figure) and "mean: measured" not in texts(figure)
+    places = {round(float(line.get_xdata()[0]), 9) for line in ax.lines if len(line.get_xdata()) == 2}
+    assert round(result.measured.median, 9) in places
+    survivors = float(np.mean(result.measured.exited))
+    assert round(survivors, 9) not in places  # the mean over those that exited is not drawn
+    never = plots.exit_law(made(missing=150))
+    assert "median" not in texts(never) and "mean: measured" not in texts(never)
+
+
+def test_the_error_of_the_model_is_a_band():
+    result = made()
+    (ax,) = plots.exit_law(result).axes
+    spans = [patch.get_extents().transformed(ax.transData.inverted()) for patch in ax.patches]
+    value = result.ode_at_finite_d.value
+    assert any(np.allclose((span.x0, span.x1), (value - 0.1, value + 0.1), atol=1e-5) for span in spans)
+    (ax,) = plots.exit_scan([made(d=d) for d in (100, 1000)], "d").axes
+    bands = [band.get_paths()[0].vertices[:, 1] for band in ax.collections if len(band.get_paths()) == 1]
+    assert any(np.allclose((np.min(band), np.max(band)), (12 * (value - 0.1), 12 * (value + 0.1))) for band in bands)
 
 
 @pytest.mark.parametrize("change", [{"measured": None}, {"ode_sample": None}, {"ode": Estimate(np.inf, 0.0)}])

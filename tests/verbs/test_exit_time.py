@@ -11,7 +11,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.core.estimate import Estimate
-from twolayer.description import Plan, Record
+from twolayer.description import Plan, Record, first_crossings
 from twolayer.theory import phase_retrieval as theory
 from twolayer.verbs import ExitTime
 from twolayer.verbs import exit_time as module_function
@@ -126,8 +126,34 @@ def test_the_same_seed_gives_the_same_numbers(one_neuron):
 def test_runs_that_do_not_exit_are_counted():
     result = one(threshold=0.9, until=0.3, seed=3)
     assert np.isnan(result.measured.mean) and result.ode.value > 1
-    assert result.to_dict()["measured"]["mean"] is None and result.to_dict()["measured"]["exited"] == 0
-    assert "never" in str(result) and any("1024 of 1024 runs had not exited" in note for note in result.notes)
+    data = result.to_dict()["measured"]
+    assert data["mean"] is None and data["exited"] == 0 and data["censored"] == 1024 and data["median"] is None
+    assert data["until"] == pytest.approx(0.3) and data["restricted_mean"] == pytest.approx(data["until"])
+    assert data["share_exited"] == 0.0 and data["share_exited_stderr"] > 0.0
+    text = str(result)
+    assert "0 exited" in text and "not reached" in text and "1024 of 1024 runs had not exited" in text
+
+
+def test_a_rate_that_does_not_escape_has_no_mean():
+    """One neuron at the learning rate 0.1 with noise 1 ends at m^2 = 0.875: the ODE never reaches 0.9, some runs do."""
+    result = tl.exit_time(*setting(1, 100, 1.0, 0.1), threshold=0.9, replicas=64, until=3.5)
+    measured = result.measured
+    assert 0 < measured.exited.size < 64 and measured.is_censored
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert data["ode"] is None and data["ode_at_finite_d"] is None and data["model_errors"] == {}
+    assert data["measured"]["mean"] is None and data["measured"]["stderr"] is None
+    assert data["measured"]["restricted_mean"] > np.mean(measured.exited)
+    text = str(result)
+    assert "The learning rate 0.1 does not escape from a random start" in text and "there is no mean" in text
+    assert f"{measured.exited.size} exited" in text and f"{np.mean(measured.exited):.4f}" not in text
+
+
+@pytest.mark.slow
+def test_eight_neurons_do_not_escape_at_the_optimal_rate():
+    result = tl.exit_time(*setting(8, 1000, 0.0), threshold=0.1, replicas=64, starts=64)
+    assert 4 < result.measured.exited.size < 32 and np.isnan(result.measured.mean)
+    assert np.isnan(result.measured.median) and "not reached" in str(result)
+    assert result.to_dict()["ode"] is None and "does not escape from 64 of 64 starts" in str(result)
 
 
 def test_an_ode_that_never_exits_is_said_so(one_neuron):
@@ -254,10 +280,177 @@ def test_the_formulas_know_what_they_are_about(words, changes):
 
 def test_samples_count_those_that_never_exit():
     sample = Sample(np.array([3.0, 1.0, np.nan, 2.0]), 5.0)
-    assert sample.mean == 2.0 and sample.standard_error == pytest.approx(1 / np.sqrt(3))
-    assert sample.quantile(0.5) == 2.0 and np.isnan(sample.quantile(0.9))
-    assert sample.to_dict(10.0)["mean"] == 20.0 and sample.to_dict()["quantiles"]["0.9"] is None
-    assert np.isnan(Sample(np.array([np.nan]), 1.0).mean) and np.isnan(Sample(np.array([1.0]), 1.0).standard_error)
+    assert sample.is_censored and np.isnan(sample.mean) and np.isnan(sample.standard_error)
+    assert sample.median == sample.quantile(0.5) == 2.0 and np.isnan(sample.quantile(0.9))
+    assert sample.median_error == pytest.approx((3.0 - 1.0) / 2)  # between the quantiles 1/4 and 3/4
+    assert sample.restricted_mean == pytest.approx((3 + 1 + 5 + 2) / 4)
+    assert sample.restricted_mean_error == pytest.approx(np.std([3, 1, 5, 2], ddof=1) / 2)
+    assert sample.share == 0.75 and 0.15 < sample.share_error < 0.25
+    data = sample.to_dict(10.0)
+    assert data["mean"] is None and data["restricted_mean"] == pytest.approx(27.5) and data["until"] == 50.0
+    assert data["exited"] == 3 and data["censored"] == 1 and data["quantiles"]["0.9"] is None
+    whole = Sample(np.array([3.0, 1.0, 2.0]), 5.0)
+    assert whole.mean == whole.restricted_mean == 2.0 and whole.standard_error == pytest.approx(1 / np.sqrt(3))
+    assert whole.share == 1.0 and whole.share_error > 0.0  # three runs do not prove that all exit
+    assert np.isnan(Sample(np.array([np.nan]), np.inf).restricted_mean)
+    assert np.isnan(Sample(np.array([1.0]), 1.0).standard_error)
+
+
+def test_the_restricted_mean_is_the_area_below_the_survival_function():
+    rng = np.random.default_rng(3)
+    times = rng.exponential(1.0, 500)
+    sample = Sample(np.where(times < 1.5, times, np.nan), 1.5)
+    edges = np.concatenate([[0.0], np.sort(sample.exited), [1.5]])
+    survival = 1.0 - np.arange(sample.exited.size + 1) / 500
+    assert sample.restricted_mean == pytest.approx(float(np.sum(survival * np.diff(edges))))
+    assert abs(sample.restricted_mean - (1.0 - np.exp(-1.5))) < 5 * sample.restricted_mean_error
+    assert abs(sample.median - np.log(2.0)) < 5 * sample.median_error
+    assert sample.median_error == pytest.approx(1.0 / np.sqrt(500), rel=0.4)  # 1 / (2 f(median) sqrt(n)), f = 1/2
+    assert abs(sample.share - (1.0 - np.exp(-1.5))) < 5 * sample.share_error
+
+
+# ----------------------------------------------------------------------------------------------- what is an exit
+
+
+def from_overlap(d: int, training: tl.SGD, p: int = 1) -> ExitTime:
+    """The ODE from overlaps of the size that a random start has."""
+    m = np.full((p, 1), 1.0 / np.sqrt(d))
+    start = tl.GivenOverlaps(np.eye(p) + (1.0 - np.eye(p)) / d, m)
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(d), start=start)
+    return tl.exit_time(problem, training, threshold=0.1, replicas=0)
+
+
+def test_a_free_student_escapes_in_a_time_that_grows_with_log_d():
+    """Its risk falls to two thirds by shrinking, at once and at any d; the overlap takes log(d) over its growth rate.
+
+    On the plateau m = 0 the squared length q is at rest, and the squared cosine grows as exp(12 (1 - q) t).
+    """
+    gamma = 0.05
+    q = np.linspace(0.05, 0.95, 200_001)
+    one, two = 1.0 - q, 1.0 + q**2
+    change = 4 * (one * q - 2 * q**2) + 4 * gamma * ((one**2 + 2 * two) * q - 4 * one * q**2 + 8 * q**3)
+    q = q[np.argmax(change < 0.0)]
+    small, large = (from_overlap(d, tl.SGD(gamma)) for d in (300, 300_000))
+    growth = (large.ode.value - small.ode.value) / np.log(1000.0)
+    assert growth == pytest.approx(1.0 / (12.0 * (1.0 - q)), rel=0.02)
+    assert small.criterion == "overlap" and small.to_dict()["criterion"] == "overlap"
+    assert "squared cosine" in small.to_dict()["definition"] and small.definition in str(small)
+
+
+def test_free_runs_escape_in_a_time_that_grows_with_log_d():
+    def measured(d):
+        problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d))
+        return tl.exit_time(problem, tl.SGD(0.05), threshold=0.1, replicas=256, starts=256, until=20.0)
+
+    small, large = measured(300), measured(3000)
+    for result in (small, large):  # noise makes them leave earlier than the ODE, as on the sphere
+        assert 0.0 < result.ode.value - result.measured.mean < 0.2
+    growth = large.measured.mean - small.measured.mean
+    error = np.hypot(small.measured.standard_error, large.measured.standard_error)
+    assert abs(growth - 0.13 * np.log(10.0)) < 5 * error and growth > 5 * error
+
+
+@pytest.mark.slow
+def test_with_both_layers_trained_the_escape_grows_with_log_d():
+    small, large = (from_overlap(d, tl.SGD(0.1, layers=tl.Both()), 2) for d in (300, 300_000))
+    assert small.criterion == "overlap"
+    assert (large.ode.value - small.ode.value) / np.log(1000.0) > 0.1
+
+
+def test_both_definitions_are_the_same_for_one_neuron_on_the_sphere(one_neuron):
+    assert one_neuron.criterion == "risk" and "0.9 of its initial value" in str(one_neuron)
+    m = np.array([0.01, -0.2, 0.6])
+    starts = tl.Overlaps(jnp.ones((3, 1, 1)), jnp.asarray(m)[:, None, None], jnp.eye(1), jnp.ones((3, 1)))
+    level = verb._overlap_thresholds(starts, 0.1)
+    np.testing.assert_allclose(1.0 - level**2, 0.9 * (1.0 - m**2))
+
+
+def test_the_overlap_is_that_of_the_nearest_neuron_whatever_the_lengths():
+    Q = jnp.array([[[4.0, 0.0], [0.0, 0.25]]])
+    M = jnp.array([[[0.2, 0.6], [0.1, -0.2]]])
+    starts = tl.Overlaps(Q, M, jnp.diag(jnp.array([1.0, 4.0])), jnp.ones((1, 2)))
+    cosines = np.array([0.1, 0.15, 0.2, 0.2])
+    np.testing.assert_allclose(verb._overlap_thresholds(starts, 0.3) ** 2, 0.3 + 0.7 * np.max(cosines) ** 2)
+
+
+def test_a_description_that_looks_at_its_save_points_has_one_threshold_for_each_run():
+    times = np.array([0.0, 1.0, 2.0])
+    starts = tl.Overlaps(jnp.ones((2, 1, 1)), jnp.zeros((2, 1, 1)), jnp.eye(1), jnp.ones((2, 1)))
+    keys = jax.random.split(jax.random.key(0), 2)
+    plan = Plan(starts, keys, np.arange(3), times, overlap_threshold=np.array([0.3, 0.5]))
+    M = np.broadcast_to(np.array([0.1, 0.4, 0.6])[None, :, None, None], (2, 3, 1, 1))
+    reached = first_crossings(plan, np.ones((2, 3)), np.ones((2, 3, 1, 1)), M)[1]
+    np.testing.assert_array_equal(reached, [[1.0], [2.0]])
+
+
+NO_EXIT = {
+    "nothing to leave": (tl.GivenOverlaps([[4.0]], [[2.0]]), tl.SGD(0.1)),
+    "a row of the start is zero": (tl.GivenOverlaps([[0.0]], [[0.0]]), tl.SGD(0.1)),
+    "must train the first layer": (tl.RandomStart(), tl.SGD(0.1, layers=tl.Second())),
+}
+
+
+@pytest.mark.parametrize(("words", "given"), NO_EXIT.items(), ids=NO_EXIT)
+def test_where_there_is_no_exit_by_overlap_it_is_said(words, given):
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100), start=given[0])
+    with pytest.raises(tl.InvalidInput, match=words):
+        tl.exit_time(problem, given[1])
+
+
+# ------------------------------------------------------------------------------------------- error of the model
+
+
+def random_setting(rng: np.random.Generator, widths: list[int], most: float) -> dict:
+    p, noise = int(rng.choice(widths)), float(rng.uniform(0.01, 1.0))
+    d, level = (
+        int(np.exp(rng.uniform(np.log(100), np.log(2000)))),
+        float(np.exp(rng.uniform(np.log(0.03), np.log(0.4)))),
+    )
+    gamma = float(rng.uniform(0.2, most)) * theory.maximal_learning_rate(p, noise)
+    return {"p": p, "d": max(d, int(10 / level)), "noise": noise, "rate": gamma, "threshold": level}
+
+
+def check_model_error(asked: dict, replicas: int, starts: int) -> None:
+    """The measured mean is within the errors that are given, and four standard errors."""
+    threshold = asked.pop("threshold")
+    result = tl.exit_time(*setting(**asked), threshold=threshold, replicas=replicas, starts=starts, seed=5)
+    if not np.isfinite(result.ode_at_finite_d.value) or result.measured.is_censored:
+        return
+    for name in ("ode_at_finite_d", "ode_with_noise"):
+        estimate = result.estimates[name]
+        bar = estimate.error + result.model_errors[name]
+        distance = abs(result.measured.mean - estimate.value)
+        assert distance < bar + 4 * result.measured.standard_error, (name, asked, threshold, distance, bar)
+
+
+def test_the_error_of_the_model_covers_the_measured_mean():
+    """Two neurons at d = 200: the ODE with noise at this d is early by more than its numerical error."""
+    result = tl.exit_time(*setting(2, 200, 0.0), threshold=0.2, replicas=4096, starts=64)
+    deviation = result.measured.mean - result.ode_at_finite_d.value
+    assert deviation > result.ode_at_finite_d.error + 4 * result.measured.standard_error
+    assert deviation < result.model_errors["ode_at_finite_d"] < 0.25 * result.ode_at_finite_d.value
+    data = result.to_dict()
+    assert data["model_errors"]["ode_at_finite_d"] == result.model_errors["ode_at_finite_d"]
+    assert f"{result.model_errors['ode_at_finite_d']:.1e}" in str(result) and "Model:" in str(result)
+    rng = np.random.default_rng(15)
+    for _ in range(8):
+        check_model_error(random_setting(rng, [1], 0.9), 1024, 64)
+
+
+def test_the_error_of_the_model_falls_with_d():
+    errors = [
+        tl.exit_time(*setting(1, d, 0.1), replicas=0, starts=256).model_errors["ode_at_finite_d"]
+        for d in (10**4, 10**6)
+    ]
+    assert 50 < errors[0] / errors[1] < 100  # as log(d) / d
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_the_error_of_the_model_covers_the_measured_mean_at_random_settings(seed):
+    rng = np.random.default_rng(100 + seed)
+    for _ in range(4):
+        check_model_error(random_setting(rng, [1 + seed % 4], 0.7), 4096, 128)
 
 
 def test_it_is_public():

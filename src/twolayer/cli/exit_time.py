@@ -1,5 +1,6 @@
 """``twolayer exit-time``: when training leaves its start, by formulas, by the ODE, and as measured."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,7 +54,13 @@ def exit_time(
         ),
     ] = None,
     threshold: Annotated[
-        float, typer.Option("--threshold", metavar="T", help="Exit at 1 - T times the initial excess risk.")
+        float,
+        typer.Option(
+            "--threshold",
+            metavar="T",
+            help="Level of the exit: 1 - T times the initial excess risk; for a specification without sphere or with "
+            "both layers trained, the squared cosine T + (1 - T) c0^2 of a neuron with a target direction.",
+        ),
     ] = 0.1,
     replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Measured runs; 0 for none.")] = 256,
     by: Annotated[
@@ -189,18 +196,30 @@ def _table(results: "list[ExitTime]", axis: str) -> str:
     head = [axis, *(LABELS[name] for name in names), "measured", "steps"]
     rows = [head]
     for each in results:
-        row = [f"{getattr(each, axis):g}", *(f"{each.estimates[name].value:.4f}" for name in names)]
-        if each.measured is None or not each.measured.exited.size:
-            row += ["-", "-"]
-        else:
-            mean, error = each.measured.mean, each.measured.standard_error
-            row += [f"{mean:.4f} +- {error:.4f}", f"{mean * each.steps_per_time:.4g}"]
-            missing = each.measured.size - each.measured.exited.size
-            row[-1] += f" ({missing} of {each.measured.size} runs did not exit)" if missing else ""
-        rows.append(row)
+        row = [f"{getattr(each, axis):g}", *(_cell(each, name) for name in names)]
+        rows.append([*row, *_measured_cells(each)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "mean exit times\n" + "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(result: "ExitTime", name: str) -> str:
+    """An estimate, with its model error where it has one."""
+    value, left_out = result.estimates[name].value, result.model_errors.get(name)
+    if not math.isfinite(value):
+        return "none"
+    return f"{value:.4f}" + (f" (model {left_out:.4f})" if left_out is not None else "")
+
+
+def _measured_cells(result: "ExitTime") -> list[str]:
+    """The measured mean and its steps; where some runs did not exit there is no mean, and the share is given."""
+    sample = result.measured
+    if sample is None:
+        return ["-", "-"]
+    if sample.is_censored:
+        median = f"{sample.median:.4f} +- {sample.median_error:.4f}" if math.isfinite(sample.median) else "not reached"
+        return [f"median {median}", f"({sample.exited.size} of {sample.size} runs exit by {sample.until:.4g})"]
+    return [f"{sample.mean:.4f} +- {sample.standard_error:.4f}", f"{sample.mean * result.steps_per_time:.4g}"]
 
 
 def _from_options(given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":

@@ -54,9 +54,11 @@ def exit_law(result: ExitTime, title: str | None = None) -> Figure:
 
     Returns
     -------
-    A figure of one journal column. Steps: the measured distribution function, with the band that contains all of the
-    true one with probability 95% (Dvoretzky, Kiefer and Wolfowitz), and that of the ODE over random starts. Vertical
-    lines: means, by formula, by the ODE and as measured (with the band of two standard errors).
+    A figure of one journal column. Steps: one minus the Kaplan-Meier estimate of the survival function, with the band
+    that contains all of the true one with probability 95% (Dvoretzky, Kiefer and Wolfowitz), and the same of the ODE
+    over random starts. A cross marks where runs that have not exited are censored. Vertical lines: means, by formula,
+    by the ODE (with the band of its model error) and as measured (with the band of two standard errors); the measured
+    median where runs are censored and half have exited.
     """
     if not isinstance(result, ExitTime):
         raise InvalidInput(f"Argument `result` must be what `exit_time` returned, but is a {type(result).__name__}.")
@@ -92,8 +94,9 @@ def exit_scan(results: Sequence[ExitTime], axis: str, title: str | None = None, 
 
     Returns
     -------
-    A figure of one journal column. Lines: mean steps by the formulas and the ODE; points: measured means with two
-    standard errors. Against the dimension the steps are divided by it: growth as :math:`d \log d` is a straight line.
+    A figure of one journal column. Lines: mean steps by the formulas and the ODE, with a band for the model error;
+    points: measured means with two standard errors. Ratios to an estimate with a model error have it in their bars.
+    Against the dimension the steps are divided by it: growth as :math:`d \log d` is a straight line.
     Against the learning rate the optimal one is marked, and others that theory singles out where they are in view.
     Where some runs did not exit there is no point, since the mean of the others would mislead; the legend says so.
     """
@@ -138,11 +141,19 @@ def _draw_samples(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
         low, high = np.clip(fraction - margin, 0.0, 1.0), np.clip(fraction + margin, 0.0, 1.0)
         band = ax.fill_between(times, low, high, step="post", color=PALETTE[0], alpha=0.2)
         entries.append(((band, line), f"measured: {result.measured.size} runs"))
+        if result.measured.is_censored:
+            entries.append(_draw_censoring(ax, result.measured))
     if result.ode_sample is not None and result.ode_sample.size > 1:
         times, fraction = _distribution(result.ode_sample.times, end)
         (line,) = ax.step(times, fraction, where="post", color=PALETTE[1], lw=0.9)
         entries.append((line, f"ODE: {result.ode_sample.size} starts"))
     return entries
+
+
+def _draw_censoring(ax: Axes, sample: Sample) -> tuple[Any, str]:
+    """A cross at the time until which runs without an exit were followed."""
+    (mark,) = ax.plot([sample.until], [sample.share], ls="", marker="+", ms=7, mew=1.2, color=PALETTE[0], zorder=5)
+    return mark, f"censored: {sample.size - sample.exited.size} runs"
 
 
 def _samples(result: ExitTime) -> list[Sample]:
@@ -158,28 +169,39 @@ def _distribution(times: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray
 
 def _draw_means(ax: Axes, result: ExitTime) -> list[tuple[Any, str]]:
     entries: list[tuple[Any, str]] = []
-    if result.measured is not None and np.isfinite(result.measured.mean):
-        mean, error = result.measured.mean, np.nan_to_num(result.measured.standard_error)
-        band = ax.axvspan(mean - 2 * error, mean + 2 * error, color=PALETTE[0], alpha=0.15)
-        line = ax.axvline(mean, color=PALETTE[0], lw=0.8, ls=":")
-        entries.append(((band, line), "mean: measured"))
+    sample = result.measured
+    if sample is not None:
+        middle = (sample.median, sample.median_error) if sample.is_censored else (sample.mean, sample.standard_error)
+        if np.isfinite(middle[0]):
+            band = _span(ax, middle[0], 2 * np.nan_to_num(middle[1]), PALETTE[0])
+            line = ax.axvline(middle[0], color=PALETTE[0], lw=0.8, ls=":")
+            entries.append(((band, line), f"{'median' if sample.is_censored else 'mean'}: measured"))
     for name, value in result.estimates.items():
         label, color, linestyle = LOOKS[name]
         # The shift at large d is left out where that at this d is shown.
         if name.endswith("with_noise") or not np.isfinite(value.value):
             continue
         line = ax.axvline(value.value, color=color, lw=0.9, ls=":" if name == "ode" else linestyle)
-        entries.append((line, f"mean: {label}"))
+        left_out = result.model_errors.get(name)
+        band = () if left_out is None else (_span(ax, value.value, value.error + left_out, color),)
+        entries.append(((*band, line), f"mean: {label}"))
     return entries
+
+
+def _span(ax: Axes, value: float, error: float, color: str) -> Any:
+    return ax.axvspan(value - error, value + error, color=color, alpha=0.15, lw=0)
 
 
 def _time_limits(result: ExitTime) -> tuple[float, float]:
     shown = [sample.exited for sample in _samples(result)]
+    if result.measured is not None and result.measured.is_censored and np.isfinite(result.measured.until):
+        shown.append(np.array([result.measured.until]))
     shown.append(np.array([value.value for value in result.estimates.values() if np.isfinite(value.value)]))
     times = np.concatenate(shown)
     if not times.size:
         return 0.0, 1.0
-    high = max(float(np.quantile(times, 0.99)), float(np.max(shown[-1], initial=0.0)))
+    marks = np.concatenate([values for values in shown[len(_samples(result)) :]])
+    high = max(float(np.quantile(times, 0.99)), float(np.max(marks, initial=0.0)))
     low = max(0.0, float(np.min(times)) - 0.1 * (high - float(np.min(times))))
     return low, high + 0.05 * (high - low) if high > low else low + 1.0
 
@@ -201,7 +223,12 @@ def _draw_steps(ax: Axes, results: Sequence[ExitTime], x: np.ndarray, axis: str)
         values = _means(results, name) / unit
         if np.isfinite(values).any():
             (line,) = ax.plot(x, values, color=color, ls=linestyle)
-            entries.append((line, label))
+            left_out = _model_errors(results, name) / unit
+            if name == "ode_at_finite_d" and np.isfinite(left_out).any():
+                band = ax.fill_between(x, values - left_out, values + left_out, color=color, alpha=0.15, lw=0)
+                entries.append(((band, line), label))
+            else:
+                entries.append((line, label))
     measured, error = _measured(results)
     if np.isfinite(measured).any():
         points = ax.errorbar(x, measured / unit, 2.0 * error / unit, **MEASURED)
@@ -217,7 +244,10 @@ def _draw_ratios(ax: Axes, results: Sequence[ExitTime], x: np.ndarray) -> list[t
     for name, (label, color, linestyle) in LOOKS.items():
         values = _means(results, name)
         if np.isfinite(values / measured).any():
-            bars = ax.errorbar(x, measured / values, 2.0 * error / values, color=color, ls=linestyle, capsize=1.5)
+            left_out = np.nan_to_num(_model_errors(results, name)) * measured / values
+            bars = ax.errorbar(
+                x, measured / values, (2.0 * error + left_out) / values, color=color, ls=linestyle, capsize=1.5
+            )
             entries.append((bars, label))
     if not entries:
         raise InvalidInput("Argument `results` holds no measured time to divide by a prediction.")
@@ -229,7 +259,7 @@ def _left_out(results: Sequence[ExitTime], x: np.ndarray) -> list[tuple[Any, str
     missing = [
         f"{place:.3g}"
         for place, result in zip(x, results, strict=True)
-        if result.measured is not None and result.measured.exited.size < result.measured.size
+        if result.measured is not None and result.measured.is_censored
     ]
     return [(Line2D([], [], ls=""), f"not all runs exit at {', '.join(missing)}")] if missing else []
 
@@ -263,12 +293,23 @@ def _means(results: Sequence[ExitTime], name: str) -> np.ndarray:
     return np.array([value * result.steps_per_time for value, result in zip(values, results, strict=True)])
 
 
+def _model_errors(results: Sequence[ExitTime], name: str) -> np.ndarray:
+    """Model errors of an estimate with its numerical errors, in steps; NaN where there is none."""
+    rows = [
+        (result.estimates[name].error + result.model_errors[name]) * result.steps_per_time
+        if name in result.model_errors
+        else np.nan
+        for result in results
+    ]
+    return np.array(rows, dtype=float)
+
+
 def _measured(results: Sequence[ExitTime]) -> tuple[np.ndarray, np.ndarray]:
     """Measured mean steps and their standard errors; NaN where not all runs have exited, since a mean would mislead."""
     samples = [result.measured for result in results]
     rows = [
         (np.nan, np.nan)
-        if sample is None or sample.exited.size < sample.size
+        if sample is None or sample.is_censored
         else (sample.mean * result.steps_per_time, sample.standard_error * result.steps_per_time)
         for sample, result in zip(samples, results, strict=True)
     ]

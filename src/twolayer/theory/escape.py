@@ -28,19 +28,22 @@ def ode_exit_times(
     thresholds: Float[np.ndarray, " starts"],
     until: float,
     description: SaadSolla | None = None,
+    by_overlap: bool = False,
 ) -> Estimate:
-    """The time at which the ODE from each start first has the excess risk of its threshold.
+    """The time at which the ODE from each start first reaches its threshold on the excess risk, or on the overlaps.
 
     Parameters
     ----------
     problem, training
         What is learned, and how.
     starts, thresholds
-        Overlaps along a leading axis, and one excess risk for each.
+        Overlaps along a leading axis, and one excess risk (or cosine) for each.
     until
         The time at which the search ends.
     description
         The ODE with its tolerances.
+    by_overlap
+        Whether the thresholds are on the largest cosine between a neuron and any direction of the target.
 
     Returns
     -------
@@ -52,10 +55,13 @@ def ode_exit_times(
     variants = engine.variants()
     problem, training = as_data((problem, training))
     span, accuracy = np.array([0.0, until]), description.accuracy(engine)
+    directions = [np.asarray(r) for r in range(problem.k)] if by_overlap else [None]
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
         flow = description.flow(variant, problem, training, starts.P)
-        return np.asarray(passages(flow, as_state(starts), span, accuracy.looser(looser), thresholds))
+        asked = as_state(starts), span, accuracy.looser(looser), thresholds
+        times = [np.asarray(passages(flow, *asked, direction)) for direction in directions]
+        return np.fmin.reduce(times)  # NaN only where no direction is reached
 
     results = tuple(follow(variant, 1.0) for variant in variants)
     combined = engine.combine(results)

@@ -229,7 +229,8 @@ def follow(
     variants = flows.variants
     watches: list[tuple[Any, Any]] = [] if plan.risk_threshold is None else [(plan.risk_threshold, None)]
     if plan.overlap_threshold is not None:
-        watches += [(np.full(plan.replicas, plan.overlap_threshold), np.asarray(r)) for r in range(problem_k)]
+        levels = np.broadcast_to(plan.overlap_threshold, plan.replicas)
+        watches += [(np.asarray(levels), np.asarray(direction)) for direction in range(problem_k)]
     work, done = len(variants) + 2 + len(watches), 0
 
     def finished_one() -> None:

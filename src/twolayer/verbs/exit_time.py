@@ -10,7 +10,7 @@ import numpy as np
 
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.errors import InvalidInput, takes_these
+from twolayer.core.errors import InvalidInput, NotApplicable, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
@@ -25,7 +25,7 @@ from twolayer.theory.escape import ode_exit_times
 from twolayer.theory.random_start import sum_of_alignments, sum_of_squares
 from twolayer.training import SGD
 from twolayer.verbs.evolve import Interrupted, make_plan
-from twolayer.verbs.exit_result import ExitTime, Sample
+from twolayer.verbs.exit_result import ExitTime, Sample, does_not_escape
 from twolayer.verbs.places import open_place, run_part
 
 # Starts for the part of the quenched mean that is not integrated; its scatter is of order 1 / (T d) of a start's.
@@ -39,10 +39,13 @@ POINTS = 256
 
 
 class _Starts(NamedTuple):
-    """Starts and keys of all replicas, the excess risk of each start at time zero and at its exit."""
+    """Starts and keys of all replicas, what counts as the exit, and its level for each of them.
+
+    By the criterion ``"risk"`` thresholds are excess risks, by ``"overlap"`` cosines.
+    """
 
     plan: Plan
-    risks: np.ndarray
+    criterion: str
     thresholds: np.ndarray
 
     def first(self, size: int) -> "_Starts":
@@ -50,7 +53,14 @@ class _Starts(NamedTuple):
         starts = self.plan.starts
         few = Overlaps(starts.Q[:size], starts.M[:size], starts.P, starts.a[:size])
         plan = dataclasses.replace(self.plan, starts=few, keys=self.plan.keys[:size])
-        return _Starts(plan, self.risks[:size], self.thresholds[:size])
+        return _Starts(plan, self.criterion, self.thresholds[:size])
+
+    @property
+    def watched(self) -> dict[str, Any]:
+        """The thresholds as fields of a plan. An exit is the first overlap that reaches its threshold."""
+        by_overlap = self.criterion == "overlap"
+        name = "overlap_threshold" if by_overlap else "risk_threshold"
+        return {"risk_threshold": None, "stops_at_any": by_overlap, name: np.asarray(self.thresholds)}
 
 
 @takes_these
@@ -67,7 +77,14 @@ def exit_time(
     progress: Callable[[str, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> ExitTime:
-    r"""When training leaves its start: the time at which the excess risk is :math:`(1 - T)` times its initial value.
+    r"""When training leaves its start.
+
+    On the sphere with a fixed second layer the exit is the time at which the excess risk is :math:`(1 - T)` times its
+    initial value. Where rows or output weights change their size the risk falls also without any overlap with the
+    target, and the exit is by overlap: the first time at which the squared cosine :math:`c^2` between some neuron and
+    some target direction is :math:`T + (1 - T)\,c_0^2`, with the largest cosine :math:`c_0` of the start. For one
+    neuron on the sphere that learns phase retrieval the two are the same. ``criterion`` of the result says which is
+    used.
 
     For phase retrieval on the sphere from random starts: the annealed and the quenched formula, both linearised at the
     saddle; the mean of the ODE over the law of the start (at p = 1 in closed form); the same with the shift that the
@@ -80,7 +97,7 @@ def exit_time(
     problem, training
         What is learned, and how the weights move.
     threshold
-        T, between 0 and 1. It is relative to the initial excess risk of each start.
+        T, between 0 and 1. It is relative to the initial excess risk, or overlap, of each start.
     replicas
         Measured runs; 0 for none.
     starts
@@ -99,7 +116,8 @@ def exit_time(
 
     Returns
     -------
-    The times by every account, with errors; print it, or take its fields, or ``to_dict()``.
+    The times by every account, with errors; print it, or take its fields, or ``to_dict()``. Where some runs, or starts
+    of the ODE, do not exit there is no mean: the sample has the median, the restricted mean and the share that exited.
     """
     instance("problem", Problem, "a Problem")(problem)
     instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
@@ -111,6 +129,11 @@ def exit_time(
     account: AbstractDescription = OverlapSGD() if description is None else check(description)
     if replicas:
         account.require(problem, training)
+    if not training.trains_first:
+        raise NotApplicable(
+            "Argument `training` must train the first layer, but its `layers` are Second(): the overlaps with the "
+            "target stay where they are, and there is nothing to leave."
+        )
     tell = progress or (lambda name, fraction: None)
     is_known = phase_retrieval.applies(problem, training).ok
     if is_known:
@@ -119,10 +142,11 @@ def exit_time(
         drawn = _draw(problem, training, threshold, _size(problem, replicas, starts, is_known), seed)
         formulas = _formulas(problem, training, threshold, drawn) if is_known else {}
         ode, sample, notes = _ode(problem, training, threshold, drawn, starts, is_known, until, formulas, tell)
-        shift, change = formulas.get("noise_shift"), formulas.pop("change", None)
+        corrected = _corrected(problem, training, threshold, drawn, ode, sample, formulas)
+        known: dict[str, Any] = dict.fromkeys(_ONLY_KNOWN) | formulas | corrected
         clock = training.clock(problem)
         result = ExitTime(
-            **{name: None for name in _ONLY_KNOWN} | formulas,
+            **known,
             p=problem.p,
             d=problem.d,
             noise=float(problem.noise),
@@ -130,28 +154,25 @@ def exit_time(
             learning_rate=float(training.learning_rate),
             steps_per_time=1.0 / float(clock.time_per_step),
             ode=ode,
-            ode_with_noise=None if shift is None or ode is None else _shifted(ode, Estimate(-shift, 0.0)),
-            ode_at_finite_d=None if change is None or ode is None else _shifted(ode, change),
             ode_sample=sample,
             measured=None,
             measured_by=type(account).__name__,
             notes=tuple(notes),
+            criterion=drawn.criterion,
         )
         if not replicas:
             return result
         interrupts.offer(lambda: result)
-        usual = sample.mean if sample is not None and sample.exited.size else MEASURED_UNTIL / PATIENCE
+        exited = np.empty(0) if sample is None else sample.exited
+        usual = float(np.mean(exited)) if exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if until is None else until
         try:
             place = Checkpoint.of(checkpoint)
             measured = _measure(problem, training, account, drawn.first(replicas), usual, longest, tell, place)
         except KeyboardInterrupt:
             raise Interrupted(result) from None
-    missing = replicas - measured.exited.size
-    if missing:
-        notes.append(
-            f"{missing} of {replicas} runs had not exited by time {longest:.4g}; the measured mean is over the others."
-        )
+    if measured.is_censored:
+        notes.append(measured.censoring)
     return dataclasses.replace(result, measured=measured, notes=tuple(notes))
 
 
@@ -164,6 +185,8 @@ _ONLY_KNOWN = (
     "annealed",
     "quenched",
     "quenched_with_noise",
+    "ode_with_noise",
+    "ode_at_finite_d",
 )
 
 
@@ -185,12 +208,26 @@ def _size(problem: Problem, replicas: int, starts: int, is_known: bool) -> int:
 def _draw(problem: Problem, training: SGD, threshold: float, size: int, seed: Any) -> _Starts:
     step = float(training.clock(problem).time_per_step)
     plan, _ = make_plan(problem, training, until=step, save=[step], replicas=size, seed=seed)
+    if not training.is_spherical or float(training.layer_ratio) != 0.0:
+        return _Starts(plan, "overlap", _overlap_thresholds(plan.starts, threshold))
     Q, M, a = (np.asarray(x)[:, None] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
     risks, _ = risk_along(choose(problem, ("excess_risk",)), as_data(problem), Q, M, plan.starts.P, a)
     risks = risks[:, 0]
     if float(np.min(risks)) <= 0.0:
         raise InvalidInput("The excess risk of a start is zero: there is nothing to leave.")
-    return _Starts(plan, risks, (1.0 - threshold) * risks)
+    return _Starts(plan, "risk", (1.0 - threshold) * risks)
+
+
+def _overlap_thresholds(starts: Overlaps, threshold: float) -> np.ndarray:
+    """The cosine at which each start is left."""
+    lengths = np.diagonal(np.asarray(starts.Q), axis1=1, axis2=2)
+    if float(np.min(lengths)) <= 0.0:
+        raise InvalidInput("The exit is measured by overlap, but a row of the start is zero and has none.")
+    squares = np.asarray(starts.M) ** 2 / (lengths[:, :, None] * np.diagonal(np.asarray(starts.P)))
+    largest = np.max(squares, axis=(1, 2))
+    if float(np.max(largest)) >= 1.0 - ROUNDING:
+        raise InvalidInput("A neuron of the start lies along a target direction: there is nothing to leave.")
+    return np.sqrt(threshold + (1.0 - threshold) * largest)
 
 
 def _formulas(problem: Problem, training: SGD, threshold: float, drawn: _Starts) -> dict[str, Any]:
@@ -217,6 +254,30 @@ def _shifted(time: Estimate, by: Estimate) -> Estimate:
     return Estimate(time.value + by.value, time.error + by.error)
 
 
+def _corrected(
+    problem: Problem,
+    training: SGD,
+    threshold: float,
+    drawn: _Starts,
+    ode: Estimate | None,
+    sample: Sample | None,
+    formulas: dict[str, Any],
+) -> dict[str, Any]:
+    """The ODE with the noise of SGD, in the limit and at this d, and what these still leave out."""
+    shift, change = formulas.get("noise_shift"), formulas.pop("change", None)
+    if shift is None or change is None or ode is None or sample is None:
+        return {}
+    limit, here = _shifted(ode, Estimate(-shift, 0.0)), _shifted(ode, change)
+    errors = {}
+    if np.isfinite(here.value):
+        numbers = problem.p, problem.d, float(training.learning_rate), float(problem.noise), threshold
+        overlap = sum_of_squares(drawn.first(sample.size).plan.starts.M)
+        rest = phase_retrieval.unexplained(sample.times, overlap, formulas["growth_rate"])
+        left_out = phase_retrieval.model_error(*numbers, here.value, change.value, rest)
+        errors = {"ode_with_noise": abs(here.value - limit.value) + left_out, "ode_at_finite_d": left_out}
+    return {"ode_with_noise": limit, "ode_at_finite_d": here, "model_errors": errors}
+
+
 def _ode(
     problem: Problem,
     training: SGD,
@@ -235,7 +296,8 @@ def _ode(
         times = phase_retrieval.exact_times(sum_of_squares(drawn.plan.starts.M), gamma, noise, threshold)
         mean, never = phase_retrieval.exact_time(d, gamma, noise, threshold)
         if never > ROUNDING:
-            notes.append(f"From a random start the ODE does not exit with probability {never:.2g}.")
+            notes.append(does_not_escape(gamma, threshold, f"from a random start with probability {never:.2g}"))
+            mean = Estimate(np.inf if never == 1.0 else np.nan, 0.0)
         return mean, Sample(np.where(np.isfinite(times), times, np.nan), np.inf), notes
     applies = SaadSolla().applies(problem, training)
     if not applies.ok:
@@ -245,22 +307,22 @@ def _ode(
         longest = PATIENCE * (formulas["quenched"].value + 5.0 / formulas["growth_rate"])
     drawn = drawn.first(starts if problem.has_random_start else 1)
     tell("ODE", 0.0)
-    found = ode_exit_times(problem, training, drawn.plan.starts, drawn.thresholds, longest)
+    by_overlap = drawn.criterion == "overlap"
+    times = ode_exit_times(problem, training, drawn.plan.starts, drawn.thresholds, longest, by_overlap=by_overlap)
     tell("ODE", 1.0)
-    sample = Sample(np.asarray(found.value), longest)
-    exited = np.isfinite(sample.times)
-    if not exited.any():
-        return Estimate(np.inf, 0.0), sample, [*notes, f"The ODE does not exit before time {longest:.4g}."]
-    numerical = float(np.max(np.asarray(found.error)[exited]))
-    if exited.all() and is_known and sample.size > 1:
+    sample = Sample(np.asarray(times.value), longest)
+    if sample.is_censored:
+        lost = sample.size - sample.exited.size
+        where = f"from {lost} of {sample.size} starts" if sample.size > 1 else "from its start"
+        notes.append(does_not_escape(gamma, threshold if is_known else None, f"{where} before time {longest:.4g}"))
+        return Estimate(np.nan if sample.exited.size else np.inf, 0.0), sample, notes
+    numerical = float(np.max(np.asarray(times.error)))
+    if is_known and sample.size > 1:
         overlap = sum_of_squares(drawn.plan.starts.M)
         mean = phase_retrieval.mean_with_control(sample.times, overlap, p, d, gamma, noise)
     else:
         spread = np.nan_to_num(sample.standard_error) if problem.has_random_start else 0.0
         mean = Estimate(sample.mean, phase_retrieval.STANDARD_ERRORS * spread)
-    if not exited.all():
-        lost = int(np.sum(~exited))
-        notes.append(f"From {lost} of {sample.size} starts the ODE does not exit; its mean is over the others.")
     return Estimate(mean.value, mean.error + numerical), sample, notes
 
 
@@ -300,10 +362,8 @@ def _measure(
     points = 2 if stops else POINTS + 1
     save = np.unique(np.rint(np.linspace(0, steps, points)).astype(np.int64))
     stages = max(1, round(longest / stage))
-    times = np.full(drawn.risks.shape, np.nan)
-    plan = dataclasses.replace(
-        drawn.plan, steps=save, times=clock.time(save), risk_threshold=np.asarray(drawn.thresholds), stops=stops
-    )
+    times = np.full(drawn.thresholds.shape, np.nan)
+    plan = dataclasses.replace(drawn.plan, steps=save, times=clock.time(save), stops=stops, **drawn.watched)
     plan = dataclasses.replace(plan, checkpoint=open_place(checkpoint, problem, training, description, plan))
     name = f"{type(description).__name__}, {len(times)} runs"
     for number_done in range(stages):
@@ -315,8 +375,11 @@ def _measure(
         record = run_part(description, problem, training, part, f"stage {number_done}")
         if record.interrupted:
             raise KeyboardInterrupt
-        crossed = np.isnan(times) & np.isfinite(record.crossing_time)
-        times[crossed] = float(clock.time(number_done * steps)) + record.crossing_time[crossed]
+        crossing = record.crossing_time
+        if drawn.criterion == "overlap":
+            crossing = np.fmin.reduce(np.asarray(record.overlap_time), axis=1)
+        crossed = np.isnan(times) & np.isfinite(crossing)
+        times[crossed] = float(clock.time(number_done * steps)) + crossing[crossed]
         lost = np.isin(record.status, (Status.DIVERGED, Status.UNFINISHED))
         if np.all(np.isfinite(times) | lost):
             break
@@ -337,5 +400,8 @@ def _continued(plan: Plan, record: Record, lost: np.ndarray, stage: int) -> Plan
     before = plan.starts
     starts = Overlaps(end(record.Q, before.Q), end(record.M, before.M), before.P, end(record.a, before.a))
     keys = jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), stage))(plan.keys)
-    thresholds = np.where(lost, np.finfo(float).tiny, plan.risk_threshold)
-    return dataclasses.replace(plan, starts=starts, keys=keys, risk_threshold=thresholds)
+    # No excess risk is as small as that, and no cosine as large.
+    out_of_reach = {"risk_threshold": np.finfo(float).tiny, "overlap_threshold": 2.0}
+    asked = {name: getattr(plan, name) for name in out_of_reach}
+    thresholds = {name: np.where(lost, out_of_reach[name], x) for name, x in asked.items() if x is not None}
+    return dataclasses.replace(plan, starts=starts, keys=keys, **thresholds)

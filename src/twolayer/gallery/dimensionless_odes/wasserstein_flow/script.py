@@ -15,7 +15,10 @@ def make(spec, ask):
     problem = tl.Problem(spec.problem.target, tl.Student(p, "erf"), spec.problem.inputs, start=spec.problem.start)
     both = tl.evolve(problem, spec.training, tl.HDMF(), until=spec.until, save=times, replicas=2)
     run = both.isel(replica=[0])  # the other is an independent cloud of the same law
-    outside = np.diagonal(run.Q.values[0], axis1=1, axis2=2) - np.sum(run.M.values[0] ** 2, axis=2)
+    M = run.M.values[0]
+    outside = np.diagonal(run.Q.values[0], axis1=1, axis2=2) - np.sum(M**2, axis=2)
+    from_target = np.linalg.norm(M[-1][:, None] - np.eye(2), axis=2)  # of each unit, to each unit of the target
+    distance = np.min(np.hypot(from_target, np.sqrt(outside[-1])[:, None]))
     risk, other = both.excess_risk.values
     apart = np.max(np.abs(np.log(other / risk)))
     claims = [
@@ -31,6 +34,17 @@ def make(spec, ask):
             float(outside[-1].mean() / outside[0].mean()),
             high=0.75,
         ),
+        Claim(
+            "share of the units whose overlaps with both directions are positive at the end",
+            float(np.mean(np.all(M[-1] > 0.0, axis=1))),
+            low=0.85,
+        ),
+        Claim(
+            "correlation of q with the sum of the two overlaps at the end",
+            float(np.corrcoef(outside[-1], M[-1].sum(axis=1))[0, 1]),
+            high=-0.8,
+        ),
+        Claim("distance of the nearest unit to a unit of the target, in (m, sqrt q)", float(distance), low=0.5),
     ]
     title = rf"Flow of the {p} units of an erf student of two erf neurons"
     extras = {"flow.gif": partial(flow_movie, run)}
