@@ -5,6 +5,7 @@ State a learning problem once; simulate it at finite d, predict it by theory, an
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.ask import Ask as Ask
 from twolayer.core.checkpoint import Checkpoint as Checkpoint
 from twolayer.core.errors import CheckpointWarning as CheckpointWarning
 from twolayer.core.errors import ComputationFailed as ComputationFailed
@@ -14,6 +15,7 @@ from twolayer.core.precision import precision as precision
 from twolayer.data import load as load
 from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
+from twolayer.data import summary as summary
 from twolayer.description import AbstractDescription as AbstractDescription
 from twolayer.expectation import Auto as Auto
 from twolayer.problem import AbstractActivation as AbstractActivation

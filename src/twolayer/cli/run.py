@@ -44,13 +44,12 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
     """
     from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
-    from twolayer.core.codec import content_hash
     from twolayer.core.errors import ComputationFailed
     from twolayer.experiment import run_spec
     from twolayer.verbs import Interrupted
 
     began = time.perf_counter()
-    folder = default_folder(stem, content_hash(spec)) if out is None else out
+    folder = default_folder(stem, spec.key) if out is None else out
     checkpoint = checkpoint_in(folder, every)
     check_writable(folder)
     try:
@@ -65,7 +64,7 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         if not files:
             raise
         kept = ", ".join(
-            f"{data.sizes['replica']} of {spec.replicas} replicas of {name}" for name, data in _parts(stopped)
+            f"{data.sizes['replica']} of {spec.ask.replicas} replicas of {name}" for name, data in _parts(stopped)
         )
         sentence = f"Interrupted: {kept} were finished. {_saved(files, folder)}"
         raise Failure(sentence, INTERRUPTED, tuple(files)) from None

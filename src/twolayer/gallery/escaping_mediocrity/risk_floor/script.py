@@ -12,18 +12,18 @@ def make(spec, ask):
     noise, d = spec.problem.noise, spec.problem.d
     rates = np.array([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12])
     tried = rates[1:] if ask.full else rates[[2, 4, 5]]
-    times = np.linspace(0.0, spec.until, spec.save)
+    times = np.linspace(0.0, spec.ask.until, spec.ask.save)
 
     def run(description, gamma, replicas=1):
         training = eqx.tree_at(lambda each: each.learning_rate, spec.training, float(gamma))
-        return tl.evolve(spec.problem, training, description, until=spec.until, save=times, replicas=replicas)
+        return tl.evolve(spec.problem, training, description, until=spec.ask.until, save=times, replicas=replicas)
 
     formula = rates * noise / (1.0 - 6.0 * rates)
     ode = np.array([run(tl.SaadSolla(), gamma).excess_risk.values[0] for gamma in rates])
-    runs = [run(tl.OverlapSGD(), gamma, spec.replicas).excess_risk.values for gamma in tried]
-    late = times > 0.5 * spec.until  # runs have settled; the average over time is one number for each of them
+    runs = [run(tl.OverlapSGD(), gamma, spec.ask.replicas).excess_risk.values for gamma in tried]
+    late = times > 0.5 * spec.ask.until  # runs have settled; the average over time is one number for each of them
     ends = np.array([each[:, late].mean(axis=1) for each in runs])
-    means, errors = ends.mean(axis=1), ends.std(axis=1, ddof=1) / np.sqrt(spec.replicas)
+    means, errors = ends.mean(axis=1), ends.std(axis=1, ddof=1) / np.sqrt(spec.ask.replicas)
     expected = tried * noise / (1.0 - 6.0 * tried)
     shown = [
         Panel(
