@@ -18,9 +18,9 @@ import numpy as np
 from scipy.special import erf
 
 import twolayer as tl
+from twolayer.ask import Ask, make_plan
 from twolayer.core.precision import double
 from twolayer.simulation import direct
-from twolayer.verbs.evolve import make_plan
 
 P, K, D = 4, 2, 1000
 
@@ -82,7 +82,7 @@ def main() -> None:
             }
         )
         for replicas in (1, 16, 64):
-            plan, _ = make_plan(problem, training, 1.0, 2, replicas, 0)
+            plan = make_plan(problem, training, Ask(until=1.0, save=2, replicas=replicas, seed=0))
             groups = max(1, replicas // direct.GROUP)
             width = min(replicas, direct.GROUP)
             starts = tl.Overlaps(plan.starts.Q[:width], plan.starts.M[:width], plan.starts.P, plan.starts.a[:width])

@@ -24,12 +24,12 @@ import numpy as np
 from scipy.special import erf
 
 import twolayer as tl
+from twolayer.ask import Ask, make_plan
 from twolayer.core.precision import double
 from twolayer.expectation import Auto
 from twolayer.theory.hdmf import field_landscapes
 from twolayer.theory.mean_field import pair_landscapes
 from twolayer.theory.particles import Particles, draw_particles
-from twolayer.verbs.evolve import make_plan
 
 PARTICLES, PAIRED, D, UNTIL = 10_000, 200, 20, 100.0
 TRAINING = tl.SGD(0.1)
@@ -86,7 +86,7 @@ def row(what: str, number: int, work, naive: float, error: float = 0.0, repeats:
 
 
 def particles_of(problem: tl.Problem, number: int) -> Particles:
-    plan, _ = make_plan(problem, TRAINING, 1.0, 2, 1, 0)
+    plan = make_plan(problem, TRAINING, Ask(until=1.0, save=2, replicas=1, seed=0))
     return jax.tree.map(lambda x: x[0], draw_particles(problem, plan, number)[0])
 
 

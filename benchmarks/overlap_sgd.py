@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
+from twolayer.ask import Ask, make_plan
 from twolayer.core import kernels
 from twolayer.core.fields import as_data
 from twolayer.core.random import replica_key
 from twolayer.simulation import direct, drivers, overlap, overlap_sgd
-from twolayer.verbs.evolve import make_plan
 
 tl.precision("double")
 NOTHING = drivers.Watch(None, False)
@@ -111,7 +111,7 @@ def main() -> None:
     for d in (100, 1000, 10_000):
         problem, training = as_data(erf(d))
         replicas = 16_384 if ON_GPU else 8
-        plan, _ = make_plan(problem, training, 1.0, 2, replicas, 0)
+        plan = make_plan(problem, training, Ask(until=1.0, save=2, replicas=replicas, seed=0))
         weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
         for backend in ("native", "xla"):
             advance, driver = tl.DirectSGD(backend=backend)._driver(problem, training, 0)

@@ -20,11 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
+from twolayer.ask import Ask, make_plan
 from twolayer.core.fields import as_data
 from twolayer.core.precision import double
 from twolayer.expectation import choose
-from twolayer.theory import saad_solla
-from twolayer.verbs.evolve import make_plan
+from twolayer.theory.flow import trajectories
+from twolayer.theory.saad_solla import as_state
 
 P, K, GAMMA = 4, 4, 0.5
 TIMES = np.array([0.0, 1.0, 4.0, 16.0, 50.0, 100.0, 150.0, 200.0, 300.0, 500.0, 1000.0])
@@ -70,15 +71,16 @@ def main() -> None:
     training = tl.SGD(GAMMA)
     rows = []
     with double():
-        plan, _ = make_plan(problem, training, TIMES[-1], list(TIMES), 1, 0)
+        plan = make_plan(problem, training, Ask(until=TIMES[-1], save=list(TIMES), replicas=1, seed=0))
         engine = choose(problem)
         times = jnp.asarray(TIMES)
         limit = np.asarray(plan.limit)
 
         def solve(description: tl.SaadSolla) -> tuple[np.ndarray, np.ndarray]:
-            data = as_data((description, problem, training))
-            paths = saad_solla._trajectories(engine, *data, plan.starts, times, limit, np.asarray(1.0))[0]
-            return np.asarray(paths[0][0]), np.asarray(paths[1][0])
+            flow = description.flow(engine, *as_data((problem, training)), plan.starts.P)
+            accuracy = description.accuracy(engine).looser(1.0)
+            saved = trajectories(flow, as_state(plan.starts), (), times, accuracy, limit)[0]
+            return np.asarray(saved.Q[0]), np.asarray(saved.M[0])
 
         reference = solve(tl.SaadSolla(rtol=1e-13, atol=1e-15))
 

@@ -35,7 +35,9 @@ EXAMPLES = {
     "Reused": lambda cls: cls(2.5),
     "Schedule": lambda cls: cls([tl.SGD(0.5), tl.SGD(1.0, layers=tl.Second(2.0))], [3.0]),
     "LookAhead": lambda cls: cls(-0.5),
-    "RunSpec": lambda cls: cls(tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30)), tl.SGD(0.1)),
+    "RunSpec": lambda cls: cls(
+        tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30)), tl.SGD(0.1), [tl.SaadSolla()]
+    ),
     "SGD": lambda cls: cls(0.7, reuse=tl.Reused(2.0), layers=tl.Both(0.3), constraint=tl.Sphere(), momentum=0.5),
     "Samples": lambda cls: cls(np.arange(6.0).reshape(3, 2) / 7, [0.1, 0.2, 0.3]),
     "SingleIndex": lambda cls: cls("z**3 - 3*z"),

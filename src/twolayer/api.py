@@ -2,6 +2,7 @@
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.ask import Ask as Ask
 from twolayer.core.checkpoint import Checkpoint as Checkpoint
 from twolayer.core.deprecation import TwolayerDeprecationWarning as TwolayerDeprecationWarning
 from twolayer.core.errors import Caution as Caution
@@ -13,6 +14,7 @@ from twolayer.core.precision import precision as precision
 from twolayer.data import load as load
 from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
+from twolayer.data import summary as summary
 from twolayer.description import AbstractDescription as AbstractDescription
 from twolayer.expectation import Auto as Auto
 from twolayer.problem import AbstractActivation as AbstractActivation

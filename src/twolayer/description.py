@@ -69,7 +69,7 @@ class Plan(eqx.Module):
 
     starts: Overlaps  # one per replica, along a leading axis
     keys: Key[Array, " replicas"]  # one per replica: the randomness of the run itself
-    steps: Int[np.ndarray, " times"]  # steps at which to save, increasing from 0
+    steps: Int[np.ndarray, " times"] | Float[np.ndarray, " times"]  # where to save, from 0 on; real numbers for a limit
     times: Float[np.ndarray, " times"]  # the same on the clock
     risk_threshold: Any = None  # on the excess risk: one number for each replica
     overlap_threshold: Any = None  # on the cosine between a target direction and the nearest neuron: one, or one each
@@ -134,6 +134,11 @@ class AbstractDescription(eqx.Module):
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         """Follow the training through the plan."""
 
+    @property
+    def is_continuous(self) -> bool:
+        """Whether it lives in continuous time: it is saved at the very times asked, and knows no steps."""
+        return False
+
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
         """Follow trainings on one fixed set, each from its first step on, through the plan."""
         raise NotApplicable(f"`{type(self).__name__}` does not follow a schedule on a fixed set of samples.")
@@ -182,6 +187,22 @@ def with_finite_rows(record: Record) -> Record:
         return record
     status = np.where(lost.any(axis=1), np.asarray(Status.DIVERGED, status.dtype), status)
     return record._replace(status=status, **{name: blanked(lost, x) for name, x in rows.items()})
+
+
+def stopped(record: Record, plan: Plan) -> Record:
+    """The record without what comes after a replica has crossed its thresholds, where the plan asks to stop there."""
+    if not plan.stops:
+        return record
+    watched = [np.asarray(record.crossing_time)[:, None]] if plan.risk_threshold is not None else []
+    watched += [np.asarray(record.overlap_time)] if plan.overlap_threshold is not None else []
+    crossed = np.concatenate([np.where(np.isnan(times), np.inf, times) for times in watched], axis=1)
+    stop = crossed.min(axis=1) if plan.stops_at_any else crossed.max(axis=1)
+    late = plan.times[None, :] > stop[:, None]
+    cut = {name: blanked(late, np.asarray(getattr(record, name))) for name in ROW}
+    others = {name: blanked(late, np.asarray(values)) for name, values in (record.others or {}).items()}
+    ended = np.asarray(record.status) == Status.DONE
+    status = np.where(ended & late.any(axis=1), Status.STOPPED, record.status).astype(np.int8)
+    return record._replace(**cut, others=others or None, status=status)
 
 
 def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

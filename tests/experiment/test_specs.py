@@ -39,12 +39,12 @@ def test_a_file_gives_the_objects_it_names(tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(SMALL)
     spec = read_spec(path)
-    assert (spec.title, spec.until, spec.save, spec.replicas, spec.seed) == ("small", 1.0, 4, 2, 0)
+    assert (spec.title, spec.ask.until, spec.ask.save, spec.ask.replicas, spec.ask.seed) == ("small", 1.0, 4, 2, 0)
     assert spec.problem.target == tl.Committee(2, "erf")
     assert spec.problem.noise == 0.01
     assert isinstance(spec.problem.start, tl.RandomStart)
     assert [type(each) for each in spec.descriptions] == [tl.DirectSGD, tl.SaadSolla]
-    assert spec.risk_threshold is None
+    assert spec.ask.risk_threshold is None
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -89,9 +89,9 @@ def test_run_spec_compares_what_is_asked():
         ("problem.start.norm=0.5", None, None),
         ("problem.start={kind='RandomStart', norm=0.5}", lambda spec: spec.problem.start.norm, 0.5),
         ("training.constraint=Sphere", lambda spec: spec.training.is_spherical, True),
-        ("run.save=[0.1, 0.2]", lambda spec: spec.save, (0.1, 0.2)),
+        ("run.save=[0.1, 0.2]", lambda spec: spec.ask.save, (0.1, 0.2)),
         ("run.descriptions=SaadSolla", lambda spec: len(spec.descriptions), 1),
-        ("run.risk_threshold=0.1", lambda spec: spec.risk_threshold, 0.1),
+        ("run.risk_threshold=0.1", lambda spec: spec.ask.risk_threshold, 0.1),
         ("title=a = b", lambda spec: spec.title, "a = b"),
     ],
 )

@@ -8,12 +8,12 @@ from scipy.special import erf
 
 import twolayer as tl
 from tests.systems import erf_committee
+from twolayer.ask import Ask, make_plan
 from twolayer.core.draws import four_normals
 from twolayer.core.fields import as_data
 from twolayer.expectation import choose
 from twolayer.problem import Overlaps
 from twolayer.simulation import direct
-from twolayer.verbs.evolve import make_plan
 
 
 def sigma(x):
@@ -67,7 +67,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     """The same inputs and labels, read from the stream, through a loop with the gradients written by hand."""
     p, k, d, steps = 3, 2, 30, 20
     problem = tl.Problem(tl.Committee(k, "erf"), tl.Student(p, "erf", [1.0, -0.5, 2.0]), tl.Gaussian(d), noise=0.2)
-    plan, _ = make_plan(problem, training, 5.0, 2, 1, 7)
+    plan = make_plan(problem, training, Ask(until=5.0, save=2, replicas=1, seed=7))
     weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
     one = jax.tree.map(lambda x: x[0], frozen)
     z, y = direct._draw("single", problem, training, one, jnp.arange(steps), jnp.arange(training.batch_size))
@@ -184,7 +184,7 @@ def test_full_batch_descent_on_a_data_set_is_that_of_a_plain_loop():
     X, y = rng.standard_normal((25, 6)), rng.standard_normal(25)
     problem = tl.Problem(tl.Labels(), tl.Student(3, "erf"), tl.Samples(X, y))
     training = tl.SGD(0.5, reuse=tl.Reused(alpha=1.0))
-    plan, _ = make_plan(problem, training, 5.0, 2, 1, 0)
+    plan = make_plan(problem, training, Ask(until=5.0, save=2, replicas=1, seed=0))
     weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
     final = direct._advance("single", problem, training, weights, frozen, np.asarray(0), np.asarray(6))
     W, _ = numpy_sgd(np.asarray(weights.W[0]), None, np.ones(3), [(X, y)] * 6, 0.5)

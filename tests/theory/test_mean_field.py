@@ -9,13 +9,13 @@ from scipy.integrate import solve_ivp
 from scipy.special import erf
 
 import twolayer as tl
+from twolayer.ask import Ask, make_plan
 from twolayer.expectation import Auto
 from twolayer.problem import Overlaps
 from twolayer.theory import hdmf
 from twolayer.theory.hdmf import field_landscapes
 from twolayer.theory.mean_field import BY_PAIRS, pair_landscapes
 from twolayer.theory.particles import Particles, as_overlaps, as_particles, velocity
-from twolayer.verbs.evolve import make_plan
 
 P2 = np.array([[1.0, 0.3], [0.3, 2.0]])
 
@@ -414,7 +414,7 @@ def test_more_particles_than_units():
     assert result.sizes["particle"] == 404 and result.sizes["i"] == 4
     np.testing.assert_array_equal(result.particle_M.values[:, :, :4], result.M.values)
     np.testing.assert_array_equal(result.particle_a.values[:, :, :4], result.a.values)
-    starts = make_plan(problem, tl.SGD(0.5), 4.0, 2, 2, 0)[0].starts
+    starts = make_plan(problem, tl.SGD(0.5), Ask(until=4.0, save=2, replicas=2)).starts
     for name in ("Q", "M", "a"):
         np.testing.assert_allclose(result[name].values[:, 0], getattr(starts, name), atol=1e-14)
     m, q, a = (result[f"particle_{name}"].values[:, 0] for name in ("M", "q", "a"))

@@ -9,7 +9,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.cli import main
-from twolayer.cli.answer import telling_cautions
+from twolayer.cli.answer import telling_warnings
 from twolayer.verbs import cautions
 
 explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
@@ -153,7 +153,7 @@ replicas = 2
 
 @pytest.mark.parametrize("quiet, lines", [(False, ["twolayer: Caution: One."]), (True, [])])
 def test_quiet_commands_tell_no_caution_and_other_warnings_pass(quiet, lines, capsys):
-    with pytest.warns(RuntimeWarning, match="else"), telling_cautions(quiet):
+    with pytest.warns(RuntimeWarning, match="else"), telling_warnings(quiet):
         cautions.tell(["One.", "One."])
         warnings.warn("Something else.", RuntimeWarning, stacklevel=1)
     assert [line for line in capsys.readouterr().err.splitlines() if "Caution" in line] == lines

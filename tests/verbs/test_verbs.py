@@ -10,7 +10,6 @@ import twolayer as tl
 from tests.systems import erf_committee
 from twolayer.core.codec import from_json
 from twolayer.theory import saad_solla
-from twolayer.verbs.evolve import save_times
 
 ERF = erf_committee(noise=0.1)
 
@@ -202,12 +201,12 @@ def test_bad_requests_are_refused_with_the_field(options, message):
 
 
 def test_the_save_grid_ends_where_the_run_ends():
-    assert save_times(2, 3.0, 0.1).tolist() == [0.0, 3.0]
-    grid = save_times(50, 3.0, 0.1)
+    assert tl.Ask(until=3.0, save=2).times().tolist() == [0.0, 3.0]
+    grid = tl.Ask(until=3.0, save=50).times(0.1)
     assert len(grid) == 50 and grid[1] == pytest.approx(0.1) and grid[-1] == 3.0
-    assert save_times([1.0, 2.0], 3.0, 0.1).tolist() == [0.0, 1.0, 2.0]
+    assert tl.Ask(until=3.0, save=[1.0, 2.0]).times().tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(tl.InvalidInput, match="`save`"):
-        save_times("many", 3.0, 0.1)
+        tl.Ask(until=3.0, save="many")
 
 
 def test_what_is_not_a_problem_is_refused():

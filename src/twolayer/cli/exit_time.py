@@ -253,13 +253,13 @@ def _rate(text: str) -> float:
 
 def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":
     from twolayer.core.errors import InvalidInput
-    from twolayer.experiment import read_spec
+    from twolayer.experiment import one_method, read_spec
 
     stated = [name for name, value in given.items() if value is not None]
     if stated:
         raise InvalidInput(f"Option `--{stated[0]}` is for phase retrieval; change a specification by `--set`.")
     spec = read_spec(path, overrides or ())
-    return spec.problem, spec.method
+    return spec.problem, one_method(spec)
 
 
 def _write(results: "list[ExitTime]", axis: str | None, data: dict[str, Any], folder: Path) -> list[str]:

@@ -51,13 +51,12 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
     """
     from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
-    from twolayer.core.codec import content_hash
     from twolayer.core.errors import ComputationFailed
     from twolayer.experiment import run_spec
     from twolayer.verbs import Interrupted
 
     began = time.perf_counter()
-    folder = default_folder(stem, content_hash(spec)) if out is None else out
+    folder = default_folder(stem, spec.key) if out is None else out
     checkpoint = checkpoint_in(folder, every)
     check_writable(folder)
 
@@ -91,7 +90,7 @@ def _interrupted(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> Failure
     if not files:
         return Failure(f"Interrupted: nothing was finished.{place}", INTERRUPTED)
     finished = {name: int((child.status != Status.UNFINISHED).sum()) for name, child in tree.children.items()}
-    kept = ", ".join(f"{number} of {spec.replicas} replicas of {name}" for name, number in finished.items())
+    kept = ", ".join(f"{number} of {spec.ask.replicas} replicas of {name}" for name, number in finished.items())
     return Failure(f"Interrupted: {kept} were finished. {_saved(files, folder)}{place}", INTERRUPTED, tuple(files))
 
 

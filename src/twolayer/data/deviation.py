@@ -1,14 +1,15 @@
-r"""How far an account is from the judge, in standard errors, and what that means.
+r"""How far a description is from the judge, in standard errors, and what that means.
 
-Replica by replica both accounts begin at the same start, so their difference :math:`\delta` is that of the dynamics.
-Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a correct
-limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by about
-:math:`s^2` over the range of the variable.
+Replica by replica both descriptions begin at the same start, so their difference :math:`\delta` is that of the
+dynamics. Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a
+correct limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by
+about :math:`s^2` over the range of the variable.
 
-An account agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond it,
-the deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
+A description agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond
+it, the deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,25 +22,33 @@ ROUNDING = 1e-12
 # A comparison that could miss a deviation of more than this part of the risk's range is said to be a weak one.
 WEAK = 0.5
 COMPARED = ("risk", "training_risk", "M", "Q", "a")
+# The words of a verdict, from the best to the worst, and what each of them means.
+OUTCOMES = {
+    "agrees": "no difference exceeds what chance and the stated errors allow, and a large one would have been seen",
+    "consistent": "no difference exceeds what chance allows, but the scatter is too wide for a sharp test",
+    "undecided": "there is not enough data to tell",
+    "finite-d effect": "the difference is real and of the size that finite d causes; it should shrink as d grows",
+    "differs": "the difference is larger than chance, numerical errors and finite d can explain",
+}
 
 
 class Deviation(NamedTuple):
-    """One variable of one account against the judge, at every time and entry (arrays: time, entries...)."""
+    """One variable of one description against the judge, at every time and entry (arrays: time, entries...)."""
 
     mean: Any
     standard_error: Any
     scatter: Any
     shift: Any  # the size of the shift of the mean that finite d is expected to cause
     z: Any  # mean over standard error
-    numerical: Any  # numerical error of both accounts together
-    spread: float  # the range of the account's values
+    numerical: Any  # numerical error of both descriptions together
+    spread: float  # the range of the description's values
 
 
-def deviation(judge: "xr.Dataset", account: "xr.Dataset", name: str) -> Deviation:
-    """Compare one variable; an account without scatter of its own may have a single replica."""
-    theirs, ours = judge[name].values, account[name].values
+def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Deviation:
+    """Compare one variable; a description without scatter of its own may have a single replica."""
+    theirs, ours = judge[name].values, description[name].values
     error = f"{name}_error" if name.endswith("risk") else "overlap_error"
-    numerical = np.max(judge[error].values, axis=0) + np.max(account[error].values, axis=0)
+    numerical = np.max(judge[error].values, axis=0) + np.max(description[error].values, axis=0)
     difference = theirs - ours
     replicas = difference.shape[0]
     numerical = numerical.reshape(numerical.shape + (1,) * (difference.ndim - 2))
@@ -72,9 +81,9 @@ def threshold(replicas: int, numbers: int) -> float:
 
 
 class Finding(NamedTuple):
-    """The verdict on one account."""
+    """The verdict on one description."""
 
-    account: str
+    description: str
     judge: str
     outcome: str  # "agrees", "consistent" (but weakly tested), "finite-d effect", "differs", "undecided"
     sentence: str
@@ -83,27 +92,27 @@ class Finding(NamedTuple):
     threshold: float
 
 
-def judge_account(
-    judge_name: str, account_name: str, judge: "xr.Dataset", account: "xr.Dataset", finite_d: float, d: int
+def judge_description(
+    judge_name: str, description_name: str, judge: "xr.Dataset", description: "xr.Dataset", finite_d: float, d: int
 ) -> tuple[Finding, dict[str, Deviation]]:
-    """Compare all variables of one account with the judge.
+    """Compare all variables of one description with the judge.
 
     ``finite_d`` is the expected relative size sqrt(gamma/(p d)).
     """
-    replicas = max(judge.sizes["replica"], account.sizes["replica"])
-    if min(judge.sizes["replica"], account.sizes["replica"]) == 0:
-        return _undecided(account_name, judge_name, "no replica reached the end in both"), {}
-    present = [name for name in COMPARED if all(name in each and each[name].size for each in (judge, account))]
-    if not all(np.all(np.isfinite(each[name].values)) for each in (judge, account) for name in present):
-        return _undecided(account_name, judge_name, "a replica that reached the end contains NaN"), {}
-    deviations = {name: deviation(judge, account, name) for name in present}
+    replicas = max(judge.sizes["replica"], description.sizes["replica"])
+    if min(judge.sizes["replica"], description.sizes["replica"]) == 0:
+        return _undecided(description_name, judge_name, "no replica reached the end in both"), {}
+    present = [name for name in COMPARED if all(name in each and each[name].size for each in (judge, description))]
+    if not all(np.all(np.isfinite(each[name].values)) for each in (judge, description) for name in present):
+        return _undecided(description_name, judge_name, "a replica that reached the end contains NaN"), {}
+    deviations = {name: deviation(judge, description, name) for name in present}
     deviations = {name: item for name, item in deviations.items() if np.any(np.abs(item.mean) > item.numerical)}
     if not deviations:
-        sentence = f"{account_name} agrees with {judge_name}: the two are the same within their numerical error."
-        return Finding(account_name, judge_name, "agrees", sentence, 0.0, "", np.inf), {}
+        sentence = f"{description_name} agrees with {judge_name}: the two are the same within their numerical error."
+        return Finding(description_name, judge_name, "agrees", sentence, 0.0, "", np.inf), {}
     if replicas < 2:
         reason = "one replica gives no standard error; ask for more replicas"
-        return _undecided(account_name, judge_name, reason), deviations
+        return _undecided(description_name, judge_name, reason), deviations
     numbers = sum(int(np.isfinite(item.z).sum()) for item in deviations.values())
     limit = threshold(replicas, numbers)
     worst = {name: _worst(item) for name, item in deviations.items()}
@@ -125,20 +134,61 @@ def judge_account(
     missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
     weak = ""
     if z <= limit and missed > WEAK:
-        outcome, head = "consistent", f"{account_name} is consistent with {judge_name}"
+        outcome, head = "consistent", f"{description_name} is consistent with {judge_name}"
         weak = (
             f" Where single runs scatter most, a deviation of the risk by {min(missed, 1.0):.0%} of its range could "
             "have been missed: more replicas or a larger d would sharpen this."
         )
     elif z <= limit:
-        outcome, head = "agrees", f"{account_name} agrees with {judge_name}"
+        outcome, head = "agrees", f"{description_name} agrees with {judge_name}"
     elif size <= float(item.scatter[index]) or all(_beyond_shift(each) <= limit for each in deviations.values()):
         outcome = "finite-d effect"
-        head = f"{account_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
+        head = f"{description_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
     else:
-        outcome, head = "differs", f"{account_name} differs from {judge_name}"
+        outcome, head = "differs", f"{description_name} differs from {judge_name}"
     sentence = f"{head}: {seen}; {chance}; {expected}.{weak}"
-    return Finding(account_name, judge_name, outcome, sentence, z, where, limit), deviations
+    return Finding(description_name, judge_name, outcome, sentence, z, where, limit), deviations
+
+
+def judge_number(
+    name: str, predicted: float, error: float, measured: float, standard_error: float, runs: int, finite_d: float = 0.0
+) -> Finding:
+    """Compare one predicted number with the mean of a measurement.
+
+    Parameters
+    ----------
+    name
+        What the number is, for the sentence.
+    predicted, error
+        The prediction and the bound on its numerical error.
+    measured, standard_error, runs
+        Mean, standard error and number of independent runs of the measurement.
+    finite_d
+        How far a correct prediction of the limit may be off at this d.
+    """
+    judge = f"{runs} runs"
+    if runs < 2 or not np.isfinite([predicted, measured, standard_error]).all():
+        return _undecided(name, judge, "two finite numbers and a standard error are needed")
+    limit = threshold(runs, 1)
+    gap = abs(measured - predicted)
+    allowed = limit * standard_error + error
+    scale = max(abs(predicted), abs(measured), ROUNDING)
+    z = gap / max(standard_error, ROUNDING * scale)
+    seen = f"predicted {predicted:.6g}, measured {measured:.6g} +- {standard_error:.2g} ({z:.1f} standard errors away)"
+    if gap <= allowed and allowed > WEAK * scale:
+        outcome, head = "consistent", f"{name} is consistent with {judge}"
+    elif gap <= allowed:
+        outcome, head = "agrees", f"{name} agrees with {judge}"
+    elif gap <= allowed + finite_d:
+        outcome, head = "finite-d effect", f"{name} follows {judge} up to a finite-d effect of at most {finite_d:.2g}"
+    else:
+        outcome, head = "differs", f"{name} differs from {judge}"
+    return Finding(name, judge, outcome, f"{head}: {seen}.", z, name, limit)
+
+
+def worst_outcome(outcomes: Iterable[str]) -> str:
+    """The outcome of several findings together: the worst of them; "single" where there is none."""
+    return max(outcomes, key=list(OUTCOMES).index, default="single")
 
 
 def _could_miss(item: Deviation, limit: float) -> float:
@@ -146,9 +196,9 @@ def _could_miss(item: Deviation, limit: float) -> float:
     return float(np.max(limit * item.standard_error + item.numerical) / max(item.spread, ROUNDING))
 
 
-def _undecided(account_name: str, judge_name: str, reason: str) -> Finding:
-    sentence = f"{account_name} against {judge_name} is undecided: {reason}."
-    return Finding(account_name, judge_name, "undecided", sentence, 0.0, "", np.inf)
+def _undecided(description_name: str, judge_name: str, reason: str) -> Finding:
+    sentence = f"{description_name} against {judge_name} is undecided: {reason}."
+    return Finding(description_name, judge_name, "undecided", sentence, 0.0, "", np.inf)
 
 
 def _worst(item: Deviation) -> tuple[float, tuple[int, ...]]:

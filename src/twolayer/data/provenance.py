@@ -4,16 +4,10 @@ import json
 import platform
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-
-from twolayer.core.codec import content_hash, to_json
-from twolayer.data.schema import SCHEMA
-from twolayer.description import AbstractDescription, Applies, Record
-from twolayer.problem import Problem
-from twolayer.training import SGD, Schedule
 
 # What computes numbers, and what else it takes to read a result.
 NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox", "diffrax")
@@ -31,30 +25,32 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     return known
 
 
-def attributes(
-    problem: Problem,
-    training: SGD | Schedule,
-    description: AbstractDescription,
-    applies: Applies,
-    record: Record,
-    asked: dict[str, Any],
-) -> dict[str, Any]:
-    """The attributes of a result. ``asked`` is what the verb was told: until, save, replicas, seed.
+@runtime_checkable
+class Specification(Protocol):
+    """What a result was made from: its canonical JSON, and the hash that names it."""
+
+    @property
+    def json(self) -> str:
+        """The canonical JSON."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """The hash of it."""
+        ...
+
+
+def provenance(specification: Specification, seed: int, references: Sequence[str] = ()) -> dict[str, Any]:
+    """The attributes that every result carries.
 
     No clock time is among them: the same specification and seed give the same file.
     """
-    spec = {"problem": problem, "training": training, "description": description} | asked
     return {
-        "schema": SCHEMA,
-        "spec": to_json(spec),
-        "spec_hash": content_hash(spec),
-        "description": type(description).__name__,
-        "exactness": applies.exactness.value,
-        "statement": applies.statement,
-        "engine": record.engine,
+        "spec": specification.json,
+        "spec_hash": specification.key,
         "precision": str(jnp.result_type(float)),
         "versions": json.dumps(versions()),
         "device": jax.devices()[0].platform,
-        "seed": asked["seed"],
-        "references": " ".join(description.references),
+        "seed": seed,
+        "references": " ".join(references),
     }

@@ -1,107 +1,184 @@
-"""The dataset: names, dimensions, units and attributes, in one place; `validate` is called on every write and read."""
+"""What results look like: for each kind its variables with dimensions, units and long names, and its attributes.
 
-from typing import TYPE_CHECKING, Any
+Every result of a verb is a labelled dataset of one kind. A kind is described once, by a `Schema`, where the verb that
+makes it is written; `validate` is called on every write and read.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.text import Text
 from twolayer.description import Status
 
 if TYPE_CHECKING:
     import xarray as xr
 
-SCHEMA = 1
+# The version of the attributes and of all kinds together. Version 1 had trajectories alone, without `kind`.
+SCHEMA = 2
+TIME_UNIT = "p d / learning_rate samples"
 
-DIMENSIONS: dict[str, tuple[str, ...]] = {
-    "Q": ("replica", "time", "i", "j"),
-    "M": ("replica", "time", "i", "r"),
-    "P": ("r", "s"),
-    "a": ("replica", "time", "i"),
-    "risk": ("replica", "time"),
-    "excess_risk": ("replica", "time"),
-    "risk_error": ("replica", "time"),
-    "overlap_error": ("replica", "time"),
-    "status": ("replica",),
-    "crossing_time": ("replica",),
-    "overlap_time": ("replica", "r"),
-}
+ATTRIBUTES = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed")
 
-# Variables that some descriptions have.
-OPTIONAL: dict[str, tuple[str, ...]] = {
-    "particle_a": ("replica", "time", "particle"),
-    "particle_M": ("replica", "time", "particle", "r"),
-    "particle_q": ("replica", "time", "particle"),
-    "training_risk": ("replica", "time"),
-    "training_risk_error": ("replica", "time"),
-    "C": ("replica", "time", "earlier", "i", "j"),
-    "C_error": ("replica", "time", "earlier"),
-    "R": ("replica", "time", "earlier", "i", "j"),
-    "R_error": ("replica", "time", "earlier"),
-}
 
-LONG_NAMES = {
-    "Q": "student-student overlaps",
-    "M": "student-target overlaps",
-    "P": "target-target overlaps",
-    "a": "second layer",
-    "risk": "population risk, with the noise floor",
-    "excess_risk": "population risk above the noise floor",
-    "risk_error": "bound on the numerical error of the risk",
-    "overlap_error": "bound on the numerical error of any overlap",
-    "particle_a": "output weights of the particles",
-    "particle_M": "overlaps of the particles with the target",
-    "particle_q": "squared lengths of the particles outside of the target's span",
-    "training_risk": "risk over the samples of the fixed set, with the noise of their labels",
-    "training_risk_error": "bound on the numerical error of the risk over the fixed set",
-    "C": "overlaps of the weights at two times",
-    "C_error": "bound on the numerical error of any overlap at two times",
-    "R": "response of the weights to the noise of an earlier gradient",
-    "R_error": "bound on the numerical error of the response",
-    "earlier": "time, gamma * samples / (p d)",
-    "status": "how the replica ended",
-    "crossing_time": "first time at which the excess risk is at most the threshold",
-    "overlap_time": "first time at which the cosine of a neuron with the target direction reaches the threshold",
-    "time": "time, gamma * samples / (p d)",
-    "step": "number of steps taken",
-    "samples": "number of samples seen",
-}
+class Variable(NamedTuple):
+    """A variable of a result: its dimensions, what it is, and its unit ("1" where it has none)."""
 
-ATTRIBUTES = (
-    "schema",
-    "spec",
-    "spec_hash",
-    "description",
-    "exactness",
-    "engine",
-    "precision",
-    "versions",
-    "device",
-    "seed",
-)
+    dimensions: tuple[str, ...]
+    long_name: str
+    units: str = "1"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One kind of result.
+
+    Parameters
+    ----------
+    kind
+        Its name, in the attribute ``kind`` of a dataset.
+    variables
+        The variables that every result of this kind has.
+    optional
+        The variables that some of them have.
+    coordinates
+        The coordinates that every result of this kind has.
+    attributes
+        The attributes it has beside those of all kinds.
+    summary
+        Writes the short table of a result: numbers, errors, verdict.
+    """
+
+    kind: str
+    variables: Mapping[str, Variable]
+    optional: Mapping[str, Variable] = field(default_factory=dict)
+    coordinates: Mapping[str, Variable] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
+    summary: Callable[["xr.Dataset"], Text] | None = None
+
+
+_KINDS: dict[str, Schema] = {}
+
+
+def add_kind(schema: Schema) -> Schema:
+    """Make a kind of result known to `save`, `load` and `summary`."""
+    if schema.kind in _KINDS:
+        raise InvalidInput(f"There are two kinds of result named {schema.kind!r}.")
+    _KINDS[schema.kind] = schema
+    return schema
+
+
+def kind_of(attributes: Mapping[Any, Any]) -> str:
+    """The kind of a result from its attributes; those of the first version were all trajectories."""
+    return str(attributes.get("kind", "trajectory"))
+
+
+def schema_of(dataset: "xr.Dataset") -> Schema:
+    """The schema of a dataset, or a sentence why it has none."""
+    version = dataset.attrs.get("schema")
+    if version is None:
+        raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
+    if not isinstance(version, int | np.integer) or version < 1:
+        raise InvalidInput(f"The attribute `schema` of a result must be a whole number, but is {shown(version)}.")
+    if version > SCHEMA:
+        raise InvalidInput(f"This result has schema {version}, but this version reads up to {SCHEMA}: update twolayer.")
+    kind = kind_of(dataset.attrs)
+    if kind not in _KINDS:
+        raise InvalidInput(f"The attribute `kind` of a result is {shown(kind)}, which this version does not know.")
+    return _KINDS[kind]
+
+
+def validate(dataset: "xr.Dataset") -> None:
+    """Refuse a dataset that does not follow its schema, with the first thing that is wrong."""
+    schema = schema_of(dataset)
+    present = {name: variable for name, variable in schema.optional.items() if name in dataset}
+    for name, variable in {**schema.variables, **schema.coordinates, **present}.items():
+        if name not in dataset.variables:
+            raise InvalidInput(f"This result lacks the variable `{name}`.")
+        if dataset[name].dims != variable.dimensions:
+            raise InvalidInput(
+                f"Variable `{name}` must have the dimensions {variable.dimensions}, but has {dataset[name].dims}."
+            )
+    missing = [name for name in (*ATTRIBUTES, *schema.attributes) if name not in dataset.attrs]
+    if missing:
+        raise InvalidInput(f"This result lacks the attribute `{missing[0]}`.")
+
+
+def label(
+    schema: Schema, values: Mapping[str, Any], coordinates: Mapping[str, Any], attributes: Mapping[str, Any]
+) -> "xr.Dataset":
+    """A dataset of this kind from plain arrays, with units and long names; optional variables may be left out."""
+    import xarray as xr
+
+    known = {**schema.variables, **schema.optional, **schema.coordinates}
+
+    def labelled(name: str, content: Any) -> Any:
+        if name not in known:
+            return content
+        dimensions, long_name, units = known[name]
+        return (dimensions, content, {"long_name": long_name, "units": units})
+
+    dataset = xr.Dataset(
+        {name: labelled(name, content) for name, content in values.items()},
+        {name: labelled(name, content) for name, content in coordinates.items()},
+        {"schema": SCHEMA, "kind": schema.kind, **attributes},
+    )
+    validate(dataset)
+    return dataset
+
+
+# ------------------------------------------------------------------------------------------------------ trajectories
 
 STATUS_ATTRIBUTES: dict[str, Any] = {
     "flag_values": [int(status) for status in Status],
     "flag_meanings": " ".join(status.name.lower() for status in Status),
 }
 
-
-def validate(dataset: "xr.Dataset") -> None:
-    """Refuse a dataset that does not follow the schema, with the first thing that is wrong."""
-    schema = dataset.attrs.get("schema")
-    if schema is None:
-        raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
-    if not isinstance(schema, int | np.integer) or schema < 1:
-        raise InvalidInput(f"The attribute `schema` of a result must be a whole number, but is {shown(schema)}.")
-    if schema > SCHEMA:
-        raise InvalidInput(f"This result has schema {schema}, but this version reads up to {SCHEMA}: update twolayer.")
-    present = {name: dimensions for name, dimensions in OPTIONAL.items() if name in dataset}
-    for name, dimensions in (DIMENSIONS | present).items():
-        if name not in dataset:
-            raise InvalidInput(f"This result lacks the variable `{name}`.")
-        if dataset[name].dims != dimensions:
-            raise InvalidInput(
-                f"Variable `{name}` must have the dimensions {dimensions}, but has {dataset[name].dims}."
-            )
-    missing = [name for name in ATTRIBUTES if name not in dataset.attrs]
-    if missing:
-        raise InvalidInput(f"This result lacks the attribute `{missing[0]}`.")
+_RUN = ("replica", "time")
+TRAJECTORY = add_kind(
+    Schema(
+        kind="trajectory",
+        variables={
+            "Q": Variable((*_RUN, "i", "j"), "student-student overlaps"),
+            "M": Variable((*_RUN, "i", "r"), "student-target overlaps"),
+            "P": Variable(("r", "s"), "target-target overlaps"),
+            "a": Variable((*_RUN, "i"), "second layer"),
+            "risk": Variable(_RUN, "population risk, with the noise floor"),
+            "excess_risk": Variable(_RUN, "population risk above the noise floor"),
+            "risk_error": Variable(_RUN, "bound on the numerical error of the risk"),
+            "overlap_error": Variable(_RUN, "bound on the numerical error of any overlap"),
+            "status": Variable(("replica",), "how the replica ended"),
+            "crossing_time": Variable(
+                ("replica",), "first time at which the excess risk is at most the threshold", TIME_UNIT
+            ),
+            "overlap_time": Variable(
+                ("replica", "r"),
+                "first time at which the cosine of a neuron with the target direction reaches the threshold",
+                TIME_UNIT,
+            ),
+        },
+        optional={
+            "particle_a": Variable((*_RUN, "particle"), "output weights of the particles"),
+            "particle_M": Variable((*_RUN, "particle", "r"), "overlaps of the particles with the target"),
+            "particle_q": Variable(
+                (*_RUN, "particle"), "squared lengths of the particles outside of the target's span"
+            ),
+            "training_risk": Variable(_RUN, "risk over the samples of the fixed set, with the noise of their labels"),
+            "training_risk_error": Variable(_RUN, "bound on the numerical error of the risk over the fixed set"),
+            "C": Variable((*_RUN, "earlier", "i", "j"), "overlaps of the weights at two times"),
+            "C_error": Variable((*_RUN, "earlier"), "bound on the numerical error of any overlap at two times"),
+            "R": Variable((*_RUN, "earlier", "i", "j"), "response of the weights to the noise of an earlier gradient"),
+            "R_error": Variable((*_RUN, "earlier"), "bound on the numerical error of the response"),
+            "earlier": Variable(("earlier",), "time, learning_rate * samples / (p d)", TIME_UNIT),
+        },
+        coordinates={
+            "time": Variable(("time",), "time, learning_rate * samples / (p d)", TIME_UNIT),
+            "step": Variable(("time",), "number of steps taken", "steps"),
+            "samples": Variable(("time",), "number of samples seen", "samples"),
+        },
+        attributes=("description", "exactness", "engine"),
+    )
+)

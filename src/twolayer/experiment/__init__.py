@@ -1,7 +1,8 @@
 """Specifications in files, and how they are run."""
 
-from twolayer.experiment.specs import RunSpec as RunSpec
+from twolayer.ask import RunSpec as RunSpec
 from twolayer.experiment.specs import demo_spec as demo_spec
+from twolayer.experiment.specs import one_method as one_method
 from twolayer.experiment.specs import parse_spec as parse_spec
 from twolayer.experiment.specs import read_spec as read_spec
 from twolayer.experiment.specs import run_spec as run_spec

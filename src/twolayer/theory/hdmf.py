@@ -175,6 +175,10 @@ class HDMF(AbstractDescription):
     max_steps: int = static(count("max_steps"), default=200_000)
 
     @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
     def references(self) -> tuple[str, ...]:
         return ("arnaboldi2023", "mei2018", "chizat2018")
 

@@ -185,6 +185,10 @@ class MeanField(AbstractDescription):
     engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto(1e-8))
 
     @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
     def references(self) -> tuple[str, ...]:
         return ("arnaboldi2023", "mei2018", "chizat2018")
 

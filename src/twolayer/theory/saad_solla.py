@@ -102,6 +102,10 @@ class SaadSolla(AbstractDescription):
     engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())
 
     @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
     def references(self) -> tuple[str, ...]:
         return ("saad1995", "goldt2019", "veiga2022", "arnaboldi2023")
 

@@ -93,6 +93,10 @@ class SDE(AbstractDescription):
     engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())
 
     @property
+    def is_continuous(self) -> bool:
+        return True
+
+    @property
     def references(self) -> tuple[str, ...]:
         return ("arnaboldi2023escaping", "milstein1997")
 

@@ -23,6 +23,10 @@ class Clock(NamedTuple):
         """The number of the step nearest to a time."""
         return np.rint(np.minimum(np.asarray(time) / self.time_per_step, 2.0**62)).astype(np.int64)
 
+    def steps_at(self, time: Any) -> Any:
+        """The steps taken at a time, as a real number: a limit theory knows no whole ones."""
+        return np.asarray(time) / float(self.time_per_step)
+
     def time(self, step: Any) -> Any:
         """The time after so many steps."""
         return np.asarray(step) * self.time_per_step
@@ -30,3 +34,7 @@ class Clock(NamedTuple):
     def samples(self, step: Any) -> Any:
         """The samples seen after so many steps."""
         return np.asarray(step) * self.samples_per_step
+
+    def samples_at(self, time: Any) -> Any:
+        """The samples seen at a time, as a real number."""
+        return np.asarray(time) / float(self.time_per_sample)

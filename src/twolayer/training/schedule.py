@@ -96,7 +96,7 @@ class Schedule(eqx.Module):
             firsts.append(firsts[-1] + steps)
             times.append(times[-1] + float(clock.time(steps)))
             samples.append(samples[-1] + int(clock.samples(steps)))
-        return PhasedClock(tuple(clocks), np.array(firsts), np.array(times), np.array(samples))
+        return PhasedClock(tuple(clocks), np.array(firsts), np.array(times), np.array(samples), self.switches)
 
 
 class PhasedClock(NamedTuple):
@@ -106,6 +106,7 @@ class PhasedClock(NamedTuple):
     first_steps: np.ndarray
     first_times: np.ndarray
     first_samples: np.ndarray
+    switches: tuple[float, ...]  # the times asked, of which the others are the nearest steps
 
     @property
     def time_per_step(self) -> float:
@@ -123,6 +124,21 @@ class PhasedClock(NamedTuple):
         found = self.first_steps[phase] + np.rint((np.asarray(time) - self.first_times[phase]) / length)
         ends = np.append(self.first_steps[1:], 2**62)
         return np.minimum(found, ends[phase]).astype(np.int64)
+
+    def steps_at(self, time: Any) -> Any:
+        """The steps taken at a time, as a real number; phases give way to one another at the very times asked."""
+        return self._counted(time, "time_per_step")
+
+    def samples_at(self, time: Any) -> Any:
+        """The samples seen at a time, as a real number."""
+        return self._counted(time, "time_per_sample")
+
+    def _counted(self, time: Any, unit: str) -> Any:
+        """How many units of each phase's own length have gone by at a time."""
+        begins = np.array([0.0, *self.switches])
+        ends = np.append(self.switches, np.inf)
+        spent = np.clip(np.asarray(time)[..., None], begins, ends) - begins
+        return spent @ (1.0 / np.array([float(getattr(clock, unit)) for clock in self.clocks]))
 
     def time(self, step: Any) -> Any:
         """The time after so many steps."""

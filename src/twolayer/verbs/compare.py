@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
+from twolayer.ask import Ask, AskFields, RunSpec, Training, make_plan
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.fields import instance
 from twolayer.core.precision import double
-from twolayer.data import Finding, judge_account
+from twolayer.data.deviation import Deviation, Finding, judge_description, worst_outcome
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
-from twolayer.verbs.evolve import Interrupted, check_ended, make_plan, run
-from twolayer.verbs.phases import Training, require
+from twolayer.verbs.evolve import Interrupted, check_ended, run
+from twolayer.verbs.phases import require
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -25,17 +26,13 @@ if TYPE_CHECKING:
 def compare(
     problem: Problem,
     training: Training,
-    descriptions: Any,
+    descriptions: Sequence[AbstractDescription | str],
+    ask: Ask | None = None,
     *,
-    until: float | int = 20.0,
-    save: Any = 100,
-    replicas: Any = 16,
-    seed: Any = 0,
-    risk_threshold: Any = None,
-    overlap_threshold: float | int | None = None,
     throw: bool = True,
     progress: Callable[[str, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
+    **fields: Unpack[AskFields],
 ) -> "xr.DataTree":
     r"""Run several descriptions of one training side by side.
 
@@ -43,43 +40,66 @@ def compare(
     is the judge (the first of all if none is); every other one is compared with it, variable by variable and time by
     time:
 
-    .. math:: z = \frac{\overline{x_{judge} - x_{account}}}{s / \sqrt{R}}
+    .. math:: z = \frac{\overline{x_{judge} - x_{description}}}{s / \sqrt{R}}
 
-    over R replicas. The arguments are those of `evolve`; ``checkpoint`` is a folder, with a file for each description.
+    over R replicas. All are saved on one time axis: where any description goes in steps, at the steps nearest to the
+    times asked, at which limit theories are evaluated as well; where none does, at the very times asked.
+
+    Parameters
+    ----------
+    problem, training
+        What is learned, and how the weights move.
+    descriptions
+        The descriptions to compare.
+    ask
+        What is asked, or its fields as keywords, as in `evolve`; 16 replicas unless said otherwise.
+    throw
+        Whether a description that did not reach its end raises `ComputationFailed` with the tree so far.
+    progress
+        Called with the name of a description and the fraction of it that is done.
+    checkpoint
+        A folder in which every description keeps its place, and its result until all are done.
 
     Returns
     -------
-    A tree with one dataset per description on a common time axis. Accounts carry ``deviation_NAME`` (in standard
+    A tree with one dataset per description on a common time axis. Datasets carry ``deviation_NAME`` (in standard
     errors), ``difference_NAME`` and ``standard_error_NAME`` for the variables risk, M, Q and a. The root's attributes
-    hold ``verdict`` (words), ``outcome`` (one word) and ``judge``.
+    hold ``verdict`` (words), ``outcome`` (one word), ``judge`` and ``time_axis``.
     """
     if isinstance(descriptions, AbstractDescription | str):
         raise InvalidInput("Argument `descriptions` must be a list of descriptions, but is a single one.")
     check = instance("descriptions", AbstractDescription, "a list of descriptions such as [DirectSGD(), SaadSolla()]")
-    descriptions = tuple(map(check, descriptions))
-    if not descriptions:
+    members = tuple(map(check, descriptions))
+    if not members:
         raise InvalidInput("Argument `descriptions` must name at least one description.")
-    named = dict(zip(_names(descriptions), descriptions, strict=True))
-    exactness = {name: require(each, problem, training).exactness for name, each in named.items()}
+    asked = Ask.of(ask, fields, replicas=16)
+    if asked.stop_at_threshold:
+        raise InvalidInput(
+            "Argument `stop_at_threshold` is for `evolve`: a comparison follows every description to the end."
+        )
+    named = dict(zip(_names(members), members, strict=True))
+    exactness = {name: require(member, problem, training).exactness for name, member in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
     folder = Checkpoint.of(checkpoint)
+    in_steps = any(not member.is_continuous for member in members)
     with double(), interrupts.deferred():
-        plan, told = make_plan(problem, training, until, save, replicas, seed, risk_threshold, overlap_threshold)
+        spec = RunSpec(problem, training, members, asked)
+        plan = make_plan(problem, training, asked, in_steps)
         for name, description in named.items():
             report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 interrupts.check()
-                results[name], stopped = run(problem, training, description, plan, told, report, place)
+                results[name], is_stopped = run(spec, description, plan, report, place, name)
                 finished = dict(results)
-                interrupts.offer(lambda finished=finished: _judge(problem, training, finished, exactness))
+                interrupts.offer(lambda finished=finished: _judge(spec, finished, exactness))
             except KeyboardInterrupt:
-                stopped = True
-            if stopped:
+                is_stopped = True
+            if is_stopped:
                 interrupted = True
                 break
-    tree = _judge(problem, training, results, exactness)
+    tree = _judge(spec, results, exactness)
     if interrupted:
         raise Interrupted(tree)
     if folder is not None and not folder.is_part:
@@ -103,67 +123,57 @@ def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
     return names
 
 
-def _judge(
-    problem: Problem, training: Training, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]
-) -> "xr.DataTree":
+def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]) -> "xr.DataTree":
     import xarray as xr
 
     if not results:
         return xr.DataTree()
+    problem = spec.problem
     exact = [name for name in results if exactness[name] is Exactness.EXACT]
     judge = exact[0] if exact else next(iter(results))
-    finite_d = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+    finite_d = float(np.sqrt(spec.training.learning_rate / (problem.p * problem.d)))
     findings: list[Finding] = []
     datasets = dict(results)
-    for name, account in results.items():
+    for name, dataset in results.items():
         if name == judge:
             continue
-        left, right = _common_replicas(results[judge], account)
-        finding, deviations = judge_account(judge, name, left, right, finite_d, problem.d)
+        left, right = _common_replicas(results[judge], dataset)
+        finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
         findings.append(finding)
-        added: dict[str, Any] = {}
-        for variable, item in deviations.items():
-            dims = account[variable].dims[1:]
-            added[f"deviation_{variable}"] = (
-                dims,
-                item.z,
-                {"long_name": f"deviation of {variable} in standard errors"},
-            )
-            added[f"difference_{variable}"] = (
-                dims,
-                item.mean,
-                {"long_name": f"mean of {variable}: judge minus account"},
-            )
-            added[f"standard_error_{variable}"] = (
-                dims,
-                item.standard_error,
-                {"long_name": f"standard error of {variable}"},
-            )
-        datasets[name] = account.assign(added).assign_attrs(
+        datasets[name] = dataset.assign(_labelled(dataset, deviations)).assign_attrs(
             outcome=finding.outcome, verdict=finding.sentence, threshold=finding.threshold
         )
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
-    worst = next(
-        (
-            o
-            for o in ("differs", "finite-d effect", "undecided", "consistent", "agrees")
-            if o in [f.outcome for f in findings]
-        ),
-        "single",
-    )
-    sentences = " ".join(finding.sentence for finding in findings)
-    tree.attrs = {
+    first = next(iter(results.values()))
+    shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
+    tree.attrs = {name: first.attrs[name] for name in shared} | {
+        "kind": "comparison",
         "judge": judge,
-        "outcome": worst,
-        "verdict": sentences or f"{judge} alone: nothing to compare with.",
+        "outcome": worst_outcome(finding.outcome for finding in findings),
+        "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
     }
     return tree
 
 
+def _labelled(dataset: "xr.Dataset", deviations: dict[str, Deviation]) -> dict[str, Any]:
+    """The deviations as variables: what they are called, their dimensions and their long names."""
+    variables: dict[str, Any] = {}
+    for variable, item in deviations.items():
+        columns = {
+            "deviation": (item.z, f"deviation of {variable} in standard errors"),
+            "difference": (item.mean, f"mean of {variable}: judge minus description"),
+            "standard_error": (item.standard_error, f"standard error of {variable}"),
+        }
+        for prefix, (values, long_name) in columns.items():
+            labels = {"long_name": long_name, "units": "1"}
+            variables[f"{prefix}_{variable}"] = (dataset[variable].dims[1:], values, labels)
+    return variables
+
+
 def _common_replicas(left: "xr.Dataset", right: "xr.Dataset") -> tuple["xr.Dataset", "xr.Dataset"]:
-    """Replicas that both have and that ended well in both; an account with a single replica stands for all."""
+    """Replicas that both have and that ended well in both; a description with a single replica stands for all."""
     stands_for_all = 1 in (left.sizes["replica"], right.sizes["replica"])
-    left, right = (each.isel(replica=each.status.values == 0) for each in (left, right))
+    left, right = (dataset.isel(replica=dataset.status.values == 0) for dataset in (left, right))
     if stands_for_all:
         return left, right
     shared = np.intersect1d(left.replica.values, right.replica.values)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from twolayer.ask import Ask, make_plan
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, NotApplicable, takes_these
@@ -24,9 +25,9 @@ from twolayer.theory import SaadSolla, phase_retrieval
 from twolayer.theory.escape import ode_exit_times
 from twolayer.theory.random_start import sum_of_alignments, sum_of_squares
 from twolayer.training import SGD
-from twolayer.verbs.evolve import Interrupted, make_plan
+from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.exit_result import ExitTime, Sample, does_not_escape
-from twolayer.verbs.places import open_place, run_part
+from twolayer.verbs.places import open_place, plan_key, run_part
 
 # Starts for the part of the quenched mean that is not integrated; its scatter is of order 1 / (T d) of a start's.
 QUENCHED_STARTS = 1024
@@ -207,7 +208,7 @@ def _size(problem: Problem, replicas: int, starts: int, is_known: bool) -> int:
 
 def _draw(problem: Problem, training: SGD, threshold: float, size: int, seed: Any) -> _Starts:
     step = float(training.clock(problem).time_per_step)
-    plan, _ = make_plan(problem, training, until=step, save=[step], replicas=size, seed=seed)
+    plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=size, seed=seed))
     if not training.is_spherical or float(training.layer_ratio) != 0.0:
         return _Starts(plan, "overlap", _overlap_thresholds(plan.starts, threshold))
     Q, M, a = (np.asarray(x)[:, None] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
@@ -364,7 +365,7 @@ def _measure(
     stages = max(1, round(longest / stage))
     times = np.full(drawn.thresholds.shape, np.nan)
     plan = dataclasses.replace(drawn.plan, steps=save, times=clock.time(save), stops=stops, **drawn.watched)
-    plan = dataclasses.replace(plan, checkpoint=open_place(checkpoint, problem, training, description, plan))
+    plan = dataclasses.replace(plan, checkpoint=open_place(checkpoint, plan_key(problem, training, description, plan)))
     name = f"{type(description).__name__}, {len(times)} runs"
     for number_done in range(stages):
 

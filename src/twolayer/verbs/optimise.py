@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
@@ -18,7 +19,6 @@ from twolayer.problem import Overlaps, Problem
 from twolayer.theory import SaadSolla
 from twolayer.theory.optimal import risk_after, samples_to
 from twolayer.training import SGD, Schedule
-from twolayer.verbs.evolve import make_plan
 
 # Rates are sought within this factor of the one that is given.
 RANGE = 100.0
@@ -99,7 +99,8 @@ def optimise(
     first = float(training.learning_rate)
     with double():
         step = float(training.clock(problem).time_per_step)
-        plan, _ = make_plan(problem, training, step, [step], starts if problem.has_random_start else 1, seed)
+        drawn = starts if problem.has_random_start else 1
+        plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=drawn, seed=seed))
         threshold = None if risk_threshold is None else np.asarray(risk_threshold)
         goal = partial(_goal, *as_data((problem, training)), plan.starts, threshold)
         # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.

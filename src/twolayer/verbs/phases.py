@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.ask import Training
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
-from twolayer.training import SGD, Schedule
+from twolayer.training import SGD
+from twolayer.training.clock import Clock
 from twolayer.verbs.places import run_part
-
-Training = SGD | Schedule
 
 
 def require(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
@@ -36,33 +36,41 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     clock = training.clock(problem)
     if training.has_fixed_set:
         return description.run_phases(problem, training.phases, tuple(map(int, clock.first_steps)), plan)
-    ends = np.append(clock.first_steps[1:], plan.steps[-1])
+    # A limit theory changes phase at the very times asked; what goes in steps does so at the nearest ones.
+    in_time = description.is_continuous
+    points: Any = plan.times if in_time else plan.steps
+    firsts = np.array([0.0, *training.switches]) if in_time else clock.first_steps
+    ends, last = np.append(firsts[1:], np.inf), points[-1]
     pieces: list[Record] = []
-    starts, last = plan.starts, int(plan.steps[-1])
+    starts = plan.starts
     for number, phase in enumerate(training.phases):
-        first, end = int(clock.first_steps[number]), min(int(ends[number]), last)
+        first, end = firsts[number], min(ends[number], last)
         if first >= last and number:
             break
-        inside = plan.steps[(plan.steps > first) & (plan.steps < end)] - first
-        steps = np.concatenate([[0], inside, [end - first]])
+        inside = points[(points > first) & (points < end)]
+        own = np.concatenate([[first], inside, [end]]).astype(points.dtype) - first
+        wanted = np.flatnonzero([number == 0, *[True] * len(inside), bool(np.any(points == end))])
 
-        def share(fraction: float, first: int = first, end: int = end) -> None:
-            plan.progress((first + fraction * (end - first)) / last)
+        def share(fraction: float, first: Any = first, end: Any = end) -> None:
+            plan.progress(float((first + fraction * (end - first)) / last))
 
         keys = plan.keys if number == 0 else _renewed(plan.keys, number)
-        part = dataclasses.replace(
-            plan, starts=starts, keys=keys, steps=steps, times=clock.clocks[number].time(steps), progress=share
-        )
+        steps, times = _on_clock(clock.clocks[number], own, in_time)
+        part = dataclasses.replace(plan, starts=starts, keys=keys, steps=steps, times=times, progress=share)
         record = run_part(description, problem, phase, part, f"phase {number}")
         if record.interrupted:
             raise KeyboardInterrupt
-        wanted = np.flatnonzero(np.isin(steps + first, plan.steps) & ((steps > 0) | (number == 0)))
-        pieces.append(_cut(record, wanted, float(clock.first_times[number])))
+        pieces.append(_cut(record, wanted, float(first if in_time else clock.first_times[number])))
         Q, M, a = (jnp.asarray(x[:, -1]) for x in (record.Q, record.M, record.a))
         starts = Overlaps(Q, M, starts.P, a)
         if not np.all(np.asarray(record.status) == Status.DONE):
             break
-    return _joined(pieces, len(plan.steps))
+    return _joined(pieces, len(points))
+
+
+def _on_clock(clock: Clock, points: Any, in_time: bool) -> tuple[Any, Any]:
+    """Steps and times of save points that are given as the one or the other."""
+    return (clock.steps_at(points), points) if in_time else (points, clock.time(points))
 
 
 def _renewed(keys: Any, number: int) -> Any:

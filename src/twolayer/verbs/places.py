@@ -12,27 +12,25 @@ from twolayer.core.codec import content_hash
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription, Plan, Record
 from twolayer.problem import Problem
-from twolayer.training import SGD, Schedule
+from twolayer.training import SGD
 
 
-def open_place(
-    checkpoint: Checkpoint | None,
-    problem: Problem,
-    training: SGD | Schedule,
-    description: AbstractDescription,
-    plan: Plan,
-) -> Place | None:
-    """The place of a run on disk, identified by everything that its numbers depend on."""
+def open_place(checkpoint: Checkpoint | None, computation: str) -> Place | None:
+    """The place on disk of a computation with this key, on this device and with these versions."""
     if checkpoint is None:
         return None
-    spec = {"problem": problem, "training": training, "description": description, "plan": _digest(plan)}
     device = jax.devices()[0]
     identity = {
-        "computation": content_hash(spec),
+        "computation": computation,
         "device": f"{device.platform} {device.device_kind} {platform.machine()}",
         "precision": str(jnp.result_type(float)),
     }
     return checkpoint.open(identity | versions(NUMERICAL))
+
+
+def plan_key(problem: Problem, training: SGD, description: AbstractDescription, plan: Plan) -> str:
+    """The key of a run whose plan an analysis made itself: a hash of everything that its numbers depend on."""
+    return content_hash({"problem": problem, "training": training, "description": description, "plan": _digest(plan)})
 
 
 def _digest(plan: Plan) -> str:

@@ -8,14 +8,14 @@ from twolayer.plots import Panel, Series, panels
 
 
 def make(spec, ask):
-    pieces, replicas = (8, 2000) if ask.full else (3, spec.replicas)
+    pieces, replicas = (8, 2000) if ask.full else (3, spec.ask.replicas)
     d, samples = spec.problem.d, 60 * spec.problem.d
     found = tl.optimise(spec.problem, spec.training, samples=samples, pieces=pieces)
     best = {"best constant rate": tl.SGD(found.constant_rate), f"best {pieces} rates": found.training}
     curves, ends = [], []
     for color, (name, training) in enumerate(best.items()):
         clock = training.clock(spec.problem)
-        times = clock.time(np.linspace(0, samples, spec.save).astype(int))
+        times = clock.time(np.linspace(0, samples, spec.ask.save).astype(int))
         asked = {"until": float(times[-1]), "save": times}
         ode = tl.evolve(spec.problem, training, tl.SaadSolla(), **asked)
         sgd = tl.evolve(spec.problem, training, tl.OverlapSGD(backend="xla"), replicas=replicas, **asked)

@@ -11,17 +11,17 @@ from twolayer.plots import Panel, Series, panels
 def make(spec, ask):
     rates = 0.02 * 2.0 ** np.arange(11)
     measured = rates[5:10] if ask.full else rates[7:10:2]
-    times = np.linspace(0.0, spec.until, spec.save)
+    times = np.linspace(0.0, spec.ask.until, spec.ask.save)
 
     def run(description, rate, replicas=1):
         training = eqx.tree_at(lambda each: each.learning_rate, spec.training, float(rate))
-        return tl.evolve(spec.problem, training, description, until=spec.until, save=times, replicas=replicas)
+        return tl.evolve(spec.problem, training, description, until=spec.ask.until, save=times, replicas=replicas)
 
     flow = run(tl.SaadSolla(variance=False), rates[0]).excess_risk.values[0]
     ode = np.array([run(tl.SaadSolla(), rate).excess_risk.values[0] for rate in rates])
-    sgd = np.array([run(tl.OverlapSGD(), rate, spec.replicas).excess_risk.values for rate in measured])
+    sgd = np.array([run(tl.OverlapSGD(), rate, spec.ask.replicas).excess_risk.values for rate in measured])
     floors, away = ode[:, -1], np.max(np.abs(ode - flow), axis=1)
-    means, errors = sgd[:, :, -1].mean(axis=1), sgd[:, :, -1].std(axis=1, ddof=1) / np.sqrt(spec.replicas)
+    means, errors = sgd[:, :, -1].mean(axis=1), sgd[:, :, -1].std(axis=1, ddof=1) / np.sqrt(spec.ask.replicas)
     predicted = np.array([floors[rates == rate][0] for rate in measured])
     small = rates < 0.2
     curves = [
@@ -36,7 +36,7 @@ def make(spec, ask):
     ]
     shown = [
         Panel("time  $t$", "excess risk", curves, log="xy", title="one clock for all rates"),
-        Panel(r"learning rate  $\gamma$", rf"excess risk at $t = {spec.until:g}$", floor, log="xy", title="floor"),
+        Panel(r"learning rate  $\gamma$", rf"excess risk at $t = {spec.ask.until:g}$", floor, log="xy", title="floor"),
     ]
     claims = [
         Claim("order in gamma of the floor, small rates", slope(rates[small], floors[small]), 0.97, 1.05),

@@ -10,20 +10,20 @@ from twolayer.plots import Panel, Series, panels
 
 def make(spec, ask):
     dimensions = [100, 1000, 10_000, 100_000] if ask.full else [100, 500, 2500]
-    times = np.linspace(0.0, spec.until, spec.save)  # multiples of a step at every d
-    asked = {"until": spec.until, "save": times}
+    times = np.linspace(0.0, spec.ask.until, spec.ask.save)  # multiples of a step at every d
+    asked = {"until": spec.ask.until, "save": times}
     ode = tl.evolve(spec.problem, spec.training, tl.SaadSolla(), **asked)
     time, risk = ode.time.values, ode.excess_risk.values[0]
     curves, single, mean = [], [], []
     for color, d in enumerate(dimensions):
         problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
-        runs = tl.evolve(problem, spec.training, tl.OverlapSGD(), replicas=spec.replicas, seed=color, **asked)
+        runs = tl.evolve(problem, spec.training, tl.OverlapSGD(), replicas=spec.ask.replicas, seed=color, **asked)
         gaps = np.concatenate(
-            [(runs[name].values - ode[name].values).reshape(spec.replicas, len(times), -1) for name in "QM"], axis=2
+            [(runs[name].values - ode[name].values).reshape(spec.ask.replicas, len(times), -1) for name in "QM"], axis=2
         )
         rms = np.sqrt(np.mean(gaps**2, axis=0))  # over runs: at each time, for each overlap
         single.append(rms.max())
-        error = gaps.std(axis=0, ddof=1)[1:] / np.sqrt(spec.replicas)
+        error = gaps.std(axis=0, ddof=1)[1:] / np.sqrt(spec.ask.replicas)
         mean.append(np.max(np.abs(gaps.mean(axis=0))[1:] / np.maximum(error, 1e-12)))
         risks = runs.excess_risk.values
         if d in (dimensions[0], dimensions[-1]):

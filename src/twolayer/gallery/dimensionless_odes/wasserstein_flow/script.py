@@ -11,9 +11,9 @@ from twolayer.plots import flow, flow_movie
 
 def make(spec, ask):
     p = 4000 if ask.full else spec.problem.student.p
-    times = np.concatenate([[0.0], np.geomspace(0.1, spec.until, spec.save - 1)])
+    times = np.concatenate([[0.0], np.geomspace(0.1, spec.ask.until, spec.ask.save - 1)])
     problem = tl.Problem(spec.problem.target, tl.Student(p, "erf"), spec.problem.inputs, start=spec.problem.start)
-    both = tl.evolve(problem, spec.training, tl.HDMF(), until=spec.until, save=times, replicas=2)
+    both = tl.evolve(problem, spec.training, tl.HDMF(), until=spec.ask.until, save=times, replicas=2)
     run = both.isel(replica=[0])  # the other is an independent cloud of the same law
     M = run.M.values[0]
     outside = np.diagonal(run.Q.values[0], axis1=1, axis2=2) - np.sum(M**2, axis=2)

@@ -8,8 +8,8 @@ from twolayer.plots import Panel, Series, panels
 
 
 def make(spec, ask):
-    widths, draws = ([8, 16, 32, 64, 128], 128) if ask.full else ([4, 8, 20], spec.replicas)
-    asked = {"until": spec.until, "save": f"linear:{spec.save}", "replicas": draws}
+    widths, draws = ([8, 16, 32, 64, 128], 128) if ask.full else ([4, 8, 20], spec.ask.replicas)
+    asked = {"until": spec.ask.until, "save": f"linear:{spec.ask.save}", "replicas": draws}
     flow = tl.SaadSolla(variance=False)  # the variance term is gamma / p of the drift
     curves, own, other = [], [], []
     for color, p in enumerate(widths):

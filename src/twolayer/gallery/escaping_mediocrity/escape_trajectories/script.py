@@ -8,8 +8,8 @@ from twolayer.plots import Panel, Series, panels
 
 
 def make(spec, ask):
-    replicas = 10_000 if ask.full else spec.replicas
-    asked = {"until": spec.until, "save": np.linspace(0.0, spec.until, spec.save)}
+    replicas = 10_000 if ask.full else spec.ask.replicas
+    asked = {"until": spec.ask.until, "save": np.linspace(0.0, spec.ask.until, spec.ask.save)}
     ode = tl.evolve(spec.problem, spec.training, tl.SaadSolla(), **asked)
     sgd = tl.evolve(spec.problem, spec.training, tl.OverlapSGD(), replicas=replicas, **asked)
     sde = tl.evolve(spec.problem, spec.training, tl.SDE(dt=0.01, corrections=True), replicas=replicas, seed=1, **asked)

@@ -16,7 +16,7 @@ def make(spec, ask):
     largest = float(maximal_learning_rate(1, noise))
     rates = np.array([0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.12, 0.14, 0.15, 0.17])
     tried = rates[1:7] if ask.full else rates[[2, 4, 5]]
-    times = np.linspace(0.0, spec.until, spec.save)
+    times = np.linspace(0.0, spec.ask.until, spec.ask.save)
 
     def run(description, gamma, replicas=1, save=times):
         training = eqx.tree_at(lambda each: each.learning_rate, spec.training, float(gamma))
@@ -27,12 +27,12 @@ def make(spec, ask):
         return np.where(gamma < largest, AT_ZERO * (1.0 - fixed_overlap(gamma, noise)), AT_ZERO)
 
     # Next to the largest rate the ODE is slow.
-    ends_of_ode = np.array([run(tl.SaadSolla(), gamma, save=[20.0 * spec.until])[0, -1] for gamma in rates])
-    runs = [run(tl.OverlapSGD(), gamma, spec.replicas) for gamma in tried]
+    ends_of_ode = np.array([run(tl.SaadSolla(), gamma, save=[20.0 * spec.ask.until])[0, -1] for gamma in rates])
+    runs = [run(tl.OverlapSGD(), gamma, spec.ask.replicas) for gamma in tried]
     paths_of_ode = [run(tl.SaadSolla(), gamma)[0] for gamma in tried[-2:]]
-    late = times > 0.5 * spec.until  # runs have settled; the average over time is one number for each of them
+    late = times > 0.5 * spec.ask.until  # runs have settled; the average over time is one number for each of them
     ends = np.array([each[:, late].mean(axis=1) for each in runs])
-    means, errors = ends.mean(axis=1), ends.std(axis=1, ddof=1) / np.sqrt(spec.replicas)
+    means, errors = ends.mean(axis=1), ends.std(axis=1, ddof=1) / np.sqrt(spec.ask.replicas)
     expected = floor(tried)
     fine = np.linspace(rates[0], rates[-1], 200)
     shown = [

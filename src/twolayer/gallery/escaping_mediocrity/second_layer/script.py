@@ -11,14 +11,14 @@ from twolayer.plots import Panel, Series, panels
 def make(spec, ask):
     dimensions = [300, 1000, 3000, 10_000] if ask.full else [300, 3000]
     replicas = 400 if ask.full else 128
-    times = np.linspace(0.0, spec.until, spec.save)
+    times = np.linspace(0.0, spec.ask.until, spec.ask.save)
     both = tl.compare(
         spec.problem,
         spec.training,
         [tl.OverlapSGD(), tl.SaadSolla()],
-        until=spec.until,
+        until=spec.ask.until,
         save=times,
-        replicas=spec.replicas,
+        replicas=spec.ask.replicas,
     )
     sgd, ode = both["OverlapSGD"], both["SaadSolla"]
     accounts = {"measured": [], "ODE": []}
@@ -52,7 +52,7 @@ def make(spec, ask):
         ),
     ]
     end = [values[:, -1] for values in norms]
-    error = np.hypot(*[values.std(ddof=1) for values in end]) / np.sqrt(spec.replicas)
+    error = np.hypot(*[values.std(ddof=1) for values in end]) / np.sqrt(spec.ask.replicas)
     claims = [
         agrees("mean of the second layer at the end, SGD against the ODE", end[0].mean(), error, end[1].mean()),
         Claim(

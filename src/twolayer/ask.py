@@ -1,0 +1,288 @@
+"""What is asked of a run, stated once: how long, what to save, how many replicas, which thresholds.
+
+`Ask` holds these numbers for every verb. `RunSpec` puts them beside the problem, the training and the descriptions: it
+is the one specification of a run, and its hash names the report folder, the datasets and the checkpoints.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from twolayer.core.codec import content_hash, to_json
+from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
+from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
+from twolayer.core.memory import available_memory, in_words
+from twolayer.core.random import replica_key
+from twolayer.core.registry import register
+from twolayer.description import AbstractDescription, Plan
+from twolayer.problem import Overlaps, Problem
+from twolayer.training import SGD, Schedule
+
+MAX_STEPS = 10**12
+MAX_POINTS = 10**6
+# How often the overlaps of a result are held: as they are made, blanked where runs diverged, and labelled.
+COPIES = 4
+Training = SGD | Schedule
+
+
+# ---------------------------------------------------------------------------------------------------- fields
+
+
+def _as_save(value: Any) -> Any:
+    """A number of points, a grid in words, or increasing times as a tuple."""
+    if isinstance(value, str):
+        _grid(value)
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return count("save", low=2, high=MAX_POINTS)(value)
+    try:
+        times = np.asarray(value, dtype=float)
+    except (TypeError, ValueError, OverflowError):
+        times = np.empty(0)
+    if times.ndim != 1 or times.size == 0:
+        given = "an empty list" if np.shape(value) == (0,) else shown(value)
+        raise InvalidInput(f'Argument `save` must be a number, times, "linear:N" or "log:N", but is {given}.')
+    if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0.0) or times[0] < 0.0:
+        raise InvalidInput("Argument `save` must be a list of increasing finite times from 0 on.")
+    if times.size > MAX_POINTS:
+        raise InvalidInput(f"Argument `save` must have at most {MAX_POINTS} times, but has {times.size}.")
+    return tuple(times.tolist())
+
+
+def _grid(words: str) -> tuple[str, int]:
+    """The kind of a grid such as "linear:200" and its number of points."""
+    kind, colon, points = words.partition(":")
+    if kind not in ("linear", "log") or not colon or not points.strip().isdecimal() or len(points) > 20:
+        raise InvalidInput(f'Argument `save` must be a number, times, "linear:N" or "log:N", but is {shown(words)}.')
+    return kind, count("save", low=2, high=MAX_POINTS)(int(points))
+
+
+def _as_risk_threshold(value: Any) -> Any:
+    """One positive number, or one for each replica as a tuple."""
+    if value is None or np.ndim(value) == 0:
+        return number("risk_threshold", above=0.0, optional=True)(value)
+    return tuple(float(number("risk_threshold", above=0.0)(threshold)) for threshold in np.asarray(value).ravel())
+
+
+def _as_stop(value: Any) -> bool | str:
+    return value if isinstance(value, str) and value == "any" else flag("stop_at_threshold")(value)
+
+
+class AskFields(TypedDict, total=False):
+    """The fields of `Ask` as keywords of a verb."""
+
+    until: float | int
+    save: int | str | Sequence[float] | Float[np.ndarray, " times"]
+    replicas: int
+    seed: int
+    risk_threshold: float | Sequence[float] | Float[np.ndarray, " replicas"] | None
+    overlap_threshold: float | None
+    stop_at_threshold: bool | str
+
+
+@register
+class Ask(eqx.Module):
+    r"""What is asked of a run: every verb takes it whole, or its fields as keywords.
+
+    Parameters
+    ----------
+    until
+        The time at which to stop, :math:`t = \gamma\,\mathrm{samples} / (p d)`.
+    save
+        The times to save, or their number: time zero and a geometric grid up to ``until``; ``"linear:200"`` is an even
+        grid, ``"log:200"`` the geometric one. A limit theory is saved at these very times; what goes in steps is saved
+        at the nearest ones.
+    replicas
+        The number of independent runs. Replica n of any description has the same start for the same seed. A theory
+        without randomness of its own from a start without randomness has one replica whatever is asked.
+    seed
+        The seed from which every random number comes.
+    risk_threshold
+        Record the first time at which the excess risk is at most this (``crossing_time``): exactly for a differential
+        equation, at the very step for `OverlapSGD`, at the save points for a simulation on the weights. One number, or
+        one for each replica.
+    overlap_threshold
+        Record for each target direction the first time at which the cosine of some neuron with it, of either sign, is
+        at least this (``overlap_time``), in the same way.
+    stop_at_threshold
+        Whether a replica ends when it has crossed all its thresholds, or with ``"any"`` one of them: what would come
+        later is missing, and its status says that it stopped. `OverlapSGD` then spends no more time on it.
+    """
+
+    until: Any = leaf(number("until", above=0.0), default=20.0)
+    save: Any = static(_as_save, default=100)
+    replicas: int = static(count("replicas", high=10**7), default=1)
+    seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
+    risk_threshold: Any = static(_as_risk_threshold, default=None)
+    overlap_threshold: Any = static(number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None)
+    stop_at_threshold: bool | str = static(_as_stop, default=False)
+
+    def __check_init__(self) -> None:
+        """Fields that depend on one another fit."""
+        has_threshold = self.risk_threshold is not None or self.overlap_threshold is not None
+        if self.stop_at_threshold and not has_threshold:
+            raise InvalidInput("Argument `stop_at_threshold` needs a `risk_threshold` or an `overlap_threshold`.")
+        if isinstance(self.risk_threshold, tuple) and len(self.risk_threshold) != self.replicas:
+            raise InvalidInput(
+                f"Argument `risk_threshold` must be one positive number, or one for each of the {self.replicas} "
+                f"replicas, but there are {len(self.risk_threshold)}."
+            )
+        if isinstance(self.save, tuple) and self.save[-1] > self.until * (1 + 1e-9):
+            raise InvalidInput(
+                f"Argument `save` must lie between 0 and `until` = {self.until:g}, but reaches {self.save[-1]:g}."
+            )
+
+    @classmethod
+    def of(cls, ask: "Ask | None", fields: Mapping[str, Any], **defaults: Any) -> "Ask":
+        """The object that a verb was given, changed by the keywords beside it; ``defaults`` hold without an object."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        unknown = [name for name in fields if name not in names]
+        if unknown:
+            raise WrongArguments(f"There is no argument `{unknown[0]}`: {nearest(unknown[0], names)}")
+        if ask is None:
+            return cls(**(defaults | dict(fields)))
+        instance("ask", cls, "an Ask such as Ask(until=10.0, replicas=32)")(ask)
+        return dataclasses.replace(ask, **fields)
+
+    def times(self, shortest: float = 0.0) -> Float[np.ndarray, " times"]:
+        """The times to save, from zero on; a geometric grid begins no earlier than at ``shortest``."""
+        if isinstance(self.save, tuple):
+            times = np.asarray(self.save)
+            return times if times[0] == 0.0 else np.concatenate([[0.0], times])
+        kind, points = _grid(self.save) if isinstance(self.save, str) else ("log", self.save)
+        if kind == "linear":
+            return np.linspace(0.0, self.until, points)
+        first = min(max(shortest, self.until / 1000), self.until)
+        return np.concatenate([[0.0], np.geomspace(first, self.until, points - 1)[: points - 2], [self.until]])
+
+    @property
+    def thresholds(self) -> Float[np.ndarray, " replicas"] | None:
+        """The threshold on the excess risk of each replica; None without one."""
+        if self.risk_threshold is None:
+            return None
+        return np.broadcast_to(np.asarray(self.risk_threshold, dtype=float), self.replicas).copy()
+
+
+# ------------------------------------------------------------------------------------------- the whole specification
+
+
+def _as_descriptions(value: Any) -> tuple[Any, ...]:
+    descriptions = tuple(value) if isinstance(value, tuple | list) else (value,)
+    if not descriptions:
+        raise InvalidInput("Argument `descriptions` must name at least one description, but is empty.")
+    check = instance("descriptions", AbstractDescription, "a list of descriptions such as ['DirectSGD', 'SaadSolla']")
+    return tuple(check(description) for description in descriptions)
+
+
+def _as_title(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(f"Argument `title` must be a text, but is {shown(value)}.")
+    return value
+
+
+@register
+class RunSpec(eqx.Module):
+    """Everything that a run depends on: what is learned, how, by which descriptions it is followed, and what is asked.
+
+    Invariant: the canonical JSON of a specification rebuilds it. Its ``key`` names its results wherever they are kept;
+    the title is not part of it, since no number depends on it.
+    """
+
+    problem: Problem = leaf(instance("problem", Problem, "a Problem"))
+    training: SGD | Schedule = leaf(
+        instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")
+    )
+    descriptions: tuple[AbstractDescription, ...] = leaf(_as_descriptions)
+    ask: Ask = leaf(instance("ask", Ask, "an Ask such as Ask(until=10.0)"), default=Ask())
+    title: str = static(_as_title, default="")
+
+    @property
+    def json(self) -> str:
+        """The canonical JSON of all that numbers depend on."""
+        return to_json(dataclasses.replace(self, title=""))
+
+    @property
+    def key(self) -> str:
+        """The hash that names folder, datasets and checkpoints."""
+        return content_hash(dataclasses.replace(self, title=""))
+
+
+# ---------------------------------------------------------------------------------------------------------- the plan
+
+
+def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = True) -> Plan:
+    """Draw the starts, and fix the save points.
+
+    Parameters
+    ----------
+    problem, training, ask
+        What is learned, how, and what is asked.
+    in_steps
+        Whether the save points move to the nearest steps of the training, for what goes in steps; a limit theory alone
+        is saved at the very times asked, which do not depend on d.
+    """
+    instance("problem", Problem, "a Problem")(problem)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
+    clock = training.clock(problem)
+    if in_steps:
+        steps = clock.steps(ask.until)
+        if steps < 1:
+            raise InvalidInput(
+                f"Argument `until` must cover at least one step, which takes time {clock.time_per_step:.3g}, "
+                f"but is {ask.until:g}."
+            )
+        if steps > MAX_STEPS:
+            raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
+        save_steps = np.unique(clock.steps(ask.times(float(clock.time_per_step))))
+        times = clock.time(save_steps)
+    else:
+        times = ask.times()
+        save_steps = clock.steps_at(times)
+    check_starts(problem, ask.replicas)
+    if problem.has_random_start:  # without one there may be a single replica, which the description decides
+        check_record(problem, ask.replicas, len(times))
+    keys = _replica_keys(ask.seed, ask.replicas)
+    starts = _draw(as_data(problem), keys)
+    if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
+        raise InvalidInput("On the sphere every row needs a length, but a row of the start is zero.")
+    stops, at_any = bool(ask.stop_at_threshold), ask.stop_at_threshold == "any"
+    return Plan(starts, keys, save_steps, times, ask.thresholds, ask.overlap_threshold, stops, at_any)
+
+
+def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
+    return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
+
+
+@eqx.filter_jit
+def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
+    return problem.draw_many(keys)
+
+
+def check_starts(problem: Problem, replicas: int) -> None:
+    """Refuse more starts than fit the memory."""
+    width = problem.p + problem.k
+    need = 8 * COPIES * width * (width + 1)
+    fitting = int(available_memory() // need)
+    if replicas > fitting:
+        raise InvalidInput(
+            f"Argument `replicas` must be at most {fitting} at p = {problem.p} and k = {problem.k} here: {replicas} "
+            f"starts need {in_words(need * replicas)} of memory, but {in_words(available_memory())} are there."
+        )
+
+
+def check_record(problem: Problem, replicas: int, points: int) -> None:
+    """Refuse a result that does not fit the memory: all overlaps of every replica at every save point."""
+    p, k = problem.p, problem.k
+    need = 8 * COPIES * replicas * (p * (p + k + 1) + k + 8)
+    fitting = int(available_memory() // need)
+    if points > fitting:
+        raise InvalidInput(
+            f"Argument `save` must be at most {fitting} points for {replicas} replicas at p = {p} and k = {k} here: "
+            f"{points} of them need {in_words(need * points)} of memory, but {in_words(available_memory())} are there."
+        )

@@ -1,0 +1,87 @@
+"""The short table of a result: its numbers, their errors and the verdict."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from twolayer.core.errors import InvalidInput
+from twolayer.core.text import Text, table
+from twolayer.data.deviation import OUTCOMES
+from twolayer.data.schema import schema_of
+from twolayer.description import Status
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+def summary(result: "xr.Dataset | xr.DataTree") -> Text:
+    """The short table of a result: numbers, errors and, where predictions meet a measurement, the verdict.
+
+    Parameters
+    ----------
+    result
+        What any verb returned, or `twolayer.load` read.
+
+    Returns
+    -------
+    A text that prints in columns, on a terminal and in a notebook.
+    """
+    import xarray as xr
+
+    if isinstance(result, xr.DataTree) and result.children:
+        return _of_comparison(result)
+    if isinstance(result, xr.DataTree):
+        result = result.to_dataset()
+    if not isinstance(result, xr.Dataset):
+        raise InvalidInput(f"Argument `result` must be what a verb returned, but is a {type(result).__name__}.")
+    write = schema_of(result).summary
+    return (
+        _of_trajectories({str(result.attrs.get("description", "result")): result}) if write is None else write(result)
+    )
+
+
+def explained(outcome: str) -> str:
+    """A verdict's word with its meaning, for where it is printed."""
+    return f"{outcome}: {OUTCOMES[outcome]}" if outcome in OUTCOMES else outcome
+
+
+def with_error(value: Any, error: Any) -> str:
+    """A number with its error, at the digits that the error leaves."""
+    if value is None or not np.isfinite(value):
+        return "none"
+    if error is None or not np.isfinite(error) or error == 0.0:
+        return f"{value:.6g}"
+    digits = int(np.clip(np.ceil(np.log10(abs(value) / error)) + 2, 2, 12)) if value else 2
+    return f"{value:.{digits}g} +- {error:.1e}"
+
+
+def _of_comparison(tree: "xr.DataTree") -> Text:
+    lines = _of_trajectories({name: child.to_dataset() for name, child in tree.children.items()}).splitlines()
+    outcome = tree.attrs.get("outcome")
+    if outcome is not None:
+        lines += ["", f"Verdict, judged by {tree.attrs['judge']}: {explained(outcome)}"]
+    return Text("\n".join(lines))
+
+
+def _of_trajectories(datasets: dict[str, "xr.Dataset"]) -> Text:
+    rows = []
+    for name, dataset in datasets.items():
+        final = dataset.excess_risk.values[:, -1]
+        final = final[np.isfinite(final)]
+        scatter = f"{np.std(final, ddof=1):.2g}" if final.size > 1 else "-"
+        error = dataset.risk_error.values[:, -1]
+        bound = np.max(error, where=np.isfinite(error), initial=0.0)
+        ended = np.sum(np.isin(dataset.status.values, (Status.DONE, Status.STOPPED)))
+        mean = f"{np.mean(final):.6g}" if final.size else "none"
+        rows.append(
+            [
+                name,
+                dataset.attrs.get("exactness", ""),
+                f"{ended} of {len(dataset.status)}",
+                mean,
+                scatter,
+                f"{bound:.1e}",
+            ]
+        )
+    header = ["description", "exactness", "runs that ended", "final excess risk", "scatter", "numerical error"]
+    return Text("\n".join(table(header, rows, right=(2, 3, 4, 5))))
