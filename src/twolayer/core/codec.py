@@ -112,7 +112,9 @@ def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -
                 raise InvalidInput(
                     f"the array of shape {shown(data.get('shape'))} is known by its digest and must be given again."
                 )
-            cls, data = lookup(str(kind), expected), {key: item for key, item in data.items() if key != "kind"}
+            if not isinstance(kind, str):
+                raise InvalidInput(f"the `kind` must be a name, but is {shown(kind)}.")
+            cls, data = lookup(kind, expected), {key: item for key, item in data.items() if key != "kind"}
         elif (concrete := _without_kind(data, expected)) is not None:
             cls = concrete
         else:

@@ -189,7 +189,8 @@ class Expression(eqx.Module):
         line = np.linspace(-8.0, 8.0, 161)
         directions = [*np.eye(max(self.fields, 1)), np.ones(max(self.fields, 1))]
         fields = np.concatenate([line[:, None] * direction for direction in directions])
-        return bool(np.all(np.asarray(_evaluate(node, list(fields.T))) > 1e-3))
+        with np.errstate(all="ignore"):  # a division by zero is not positive either
+            return bool(np.all(np.asarray(_evaluate(node, list(fields.T))) > 1e-3))
 
     def polynomial(self, k: int) -> Polynomial | None:
         """The formula as a polynomial in k fields, or None when it is not one."""
