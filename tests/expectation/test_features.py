@@ -72,8 +72,8 @@ def test_a_jump_along_one_field_does_not_go_to_a_net():
     assert abs(value[0] - truth) <= error[0] < 1e-10
 
 
-@pytest.mark.parametrize(("c", "phi"), [(1.0, None), pytest.param(2.0, None, marks=pytest.mark.slow)])
-def test_exponentials_are_averaged_where_their_averages_are_made(c, phi):
+@pytest.mark.parametrize("c", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
+def test_exponentials_are_averaged_where_their_averages_are_made(c):
     """On a target that is zero: E[(c e^{cx})^2 (a e^{cx})^2] = c^2 a^2 exp(8 c^2)."""
     value, error = at(tl.MultiIndex("0*abs(z1)", k=1), Custom(lambda x: jnp.exp(c * x)), 1.0, 0.5, 0.5)
     truth = c**2 * 0.25 * np.exp(8.0 * c**2)
@@ -84,7 +84,8 @@ def test_exponentials_are_averaged_where_their_averages_are_made(c, phi):
 def test_a_bump_is_seen_at_any_length_of_the_row(engine):
     r"""With :math:`\sigma = e^{-x^2}`, M = |w|, Q = |w|^2: E[\sigma'^2 cos^2(3z)] etc. from a fine grid."""
     z = np.linspace(-12.0, 12.0, 2_000_001)
-    weights = np.exp(-0.5 * z**2) * (z[1] - z[0]) / np.sqrt(2.0 * np.pi)
+    weights = np.exp(-0.5 * z**2)
+    weights /= weights.sum()
     for length in (10.0, 12.0, 20.0):
         x = length * z
         sigma, slope, f = np.exp(-(x**2)), -2.0 * x * np.exp(-(x**2)), np.cos(3.0 * z)
@@ -107,7 +108,7 @@ def test_reach_grows_with_the_functions():
     growing = Custom(lambda x: jnp.exp(2.0 * x))
     assert needed("tanh", 1.0)[2] < 11.0 < needed("he8", 1.0)[2] < needed(growing, 1.0)[2] < 20.0
     problem, overlaps, furthest = needed(growing, 100.0)
-    assert furthest == 37.0 and not np.isfinite(beyond(problem, overlaps, ("phi_hd",), furthest)["phi_hd"]).all()
+    assert not np.isfinite(beyond(problem, overlaps, ("phi_hd",), furthest)["phi_hd"]).all()
 
 
 def test_nets_in_random_frames_do_not_agree_on_a_jump_by_construction():

@@ -31,6 +31,8 @@ from twolayer.problem import Custom, Overlaps, Problem
 
 # Nodes on each panel, in the rule itself and in the coarser ones that judge it.
 NODES = (24, 17, 12)
+# Polynomials of this degree are no fast growth.
+LOW_DEGREE = 4
 # Panels of equal length along the target's field and along the rest of the student's, and for functions with features
 # without end.
 OUTER, INNER, MANY = 6, 4, 16
@@ -56,7 +58,10 @@ class Panels(AbstractEngine):
         if problem.p != 1 or problem.k != 1:
             return Suits(False, f"{problem.p + problem.k} fields, limit 2")
         activation = problem.student.activation
-        if not (isinstance(activation, Custom) or activation.kinks or activation.growth > 1):
+        is_low = activation.growth <= LOW_DEGREE if activation.coefficients is not None else activation.growth <= 1
+        is_plain = not isinstance(activation, Custom) and is_low
+        # A rectifier looks the same at every scale, and only moments with two slopes take more than one of its kinks.
+        if is_plain and (not activation.kinks or moment in ("excess_risk", "chi", "v")):
             if suits_smooth_target(problem).ok:
                 return Suits(False, "functions without kinks, narrow features or fast growth take smaller rules")
         return Suits(True)

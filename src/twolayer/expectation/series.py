@@ -11,6 +11,7 @@ by the inequality of Cauchy and Schwarz: what a series of orthogonal functions l
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,11 +38,6 @@ def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "node
     return np.stack(columns, axis=1)
 
 
-def _times(switch: Any, bound: Array) -> Array:
-    """The bound where it is switched on; zero times infinity is no number."""
-    return jnp.where(switch > 0.0, bound, 0.0)
-
-
 class Series(AbstractEngine):
     """Hermite series, whose coefficients are integrals in one dimension.
 
@@ -52,6 +48,8 @@ class Series(AbstractEngine):
     functions: Any
     # One adds the bound on what is cut off, zero does not.
     bound: Any = 0.0
+    # Whether what the nodes may miss is added to the bound; in the variant with the bound alone.
+    is_doubting: bool = eqx.field(static=True, default=False)
 
     @property
     def rtol(self) -> float:
@@ -75,7 +73,7 @@ class Series(AbstractEngine):
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         coarse = gauss_hermite(int(0.7 * NODES)).padded(NODES)
-        with_bound = Series(self.rule, self.functions, np.asarray(1.0))
+        with_bound = Series(self.rule, self.functions, np.asarray(1.0), True)
         return (self, Series(coarse, hermite_functions(coarse.points), np.asarray(0.0)), with_bound)
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
@@ -107,11 +105,13 @@ class Series(AbstractEngine):
         bound_I3 = one_slope_integrals(omega, p, np.arange(len(c)), bound_A, bound_B, abs)
         bounds = from_units(abs(c), UnitIntegrals(bound_I2, bound_B[:, :p], bound_I3, None), 0.0)
         values = {name: values[name] for name in wanted}
+        if not self.is_doubting:
+            return {name: values[name] + self.bound * bounds[name] for name in wanted}
         x, w = (jnp.asarray(table)[:, None] for table in self.rule)
         nodes, weights = x * scale[None, :], jnp.broadcast_to(w, (len(x), len(c)))
         marginals = Marginals(nodes[:, :p], weights[:, :p], nodes[:, p:], weights[:, p:])
         missed = doubts(problem, overlaps, values, marginals)
-        return {name: values[name] + _times(self.bound, bounds[name] + missed[name]) for name in wanted}
+        return {name: values[name] + bounds[name] + missed[name] for name in wanted}
 
     def _coefficients(self, activation: AbstractActivation, scale: Float[Array, " units"]) -> list[list[Array]]:
         """Of the activation, its slope, and the field times its slope: the series, and the squared norm it leaves."""
