@@ -57,10 +57,8 @@ def served_by(name: str, moment: str) -> str:
     return assigned[moment]
 
 
-# One compiled program for each engine and problem: every fifth problem by default, all of them with the slow tests.
-@pytest.mark.parametrize(
-    "name", [name if i % 5 == 0 else pytest.param(name, marks=pytest.mark.slow) for i, name in enumerate(PROBLEMS)]
-)
+# One compiled program for each engine and problem. All of them in every run of the tests: this is the first promise.
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_no_engine_reports_less_than_its_true_error(name):
     """The exact value is rounded to a float, and so is the engine's: two units in the last place are allowed."""
     found = {engine: reports(name, engine) for engine in ENGINES}

@@ -60,6 +60,7 @@ def test_simulations_of_a_schedule_follow_the_ode(description):
     np.testing.assert_allclose(later.Q.values[:, 1], later.Q.values[:, 2], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_layer_wise_training_by_the_batch_map():
     """Two giant steps on the first layer, then the second alone: the map against exact runs at d = 2000, z < 5."""
     start = tl.GivenOverlaps([[1.0, 0.2], [0.2, 0.8]], [[0.3, 0.1], [0.0, 0.3]])
