@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import math
 import os
 import time
 import warnings
@@ -12,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import CheckpointWarning, InvalidInput
-from twolayer.core.fields import number
+from twolayer.core.errors import CheckpointWarning, InvalidInput, shown
 from twolayer.core.files import make_folder, remove_drafts, write_whole
 
 # Seconds between two savings: little is lost, and little is spent.
@@ -49,7 +49,9 @@ class Checkpoint:
         if not isinstance(path, str | Path) or not Path(path).name:
             raise InvalidInput(f"Argument `checkpoint` must be the path of a file or folder, but is {path!r}.")
         self.path = Path(path)
-        self.every = float(number("every", low=0.0)(every))
+        if not isinstance(every, float | int) or isinstance(every, bool) or not 0.0 <= every < math.inf:
+            raise InvalidInput(f"Argument `every` must be a finite number at least 0, but is {shown(every)}.")
+        self.every = float(every)
         self.is_part = is_part
         self._opened: list[Checkpoint | Place] = []
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import jax
 
-from twolayer.core.fields import choice
+from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.random import fixed_generator
 
 
@@ -22,4 +22,7 @@ def precision(name: str) -> None:
     `evolve` and `compare` hold their state in double precision in any case, because single precision loses the drift
     of an overlap at large d. This switch is for your own calls to the numerical rooms.
     """
-    jax.config.update("jax_enable_x64", choice("name", ("double", "single"))(name) == "double")
+    allowed = ("double", "single")
+    if name not in allowed:
+        raise InvalidInput(f"Argument `name` is {shown(name)}, which is not known: {nearest(name, allowed)}")
+    jax.config.update("jax_enable_x64", name == "double")
