@@ -28,7 +28,7 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.expectation.qmc import T_QUANTILE
-from twolayer.theory.net import scrambled_net, uniforms
+from twolayer.theory.reuse.sobol import scrambled_net, uniforms
 
 tl.precision("double")
 STEPS, ALPHA, RATE = 8, 3.0, 0.4

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
-from twolayer.core.fields import as_data
 from twolayer.core.random import Purpose, purpose_key, replica_key
 from twolayer.expectation import choose, risk_along
 from twolayer.expectation.qmc import T_QUANTILE
 from twolayer.problem import embed
 from twolayer.simulation.direct import batch_loss
+from twolayer.specification.fields import as_data
 from twolayer.training.update import Weights, at_rest, queried, update
 
 tl.precision("double")

@@ -29,7 +29,7 @@ from twolayer.core.precision import double
 from twolayer.expectation import Auto
 from twolayer.theory.hdmf import field_landscapes
 from twolayer.theory.mean_field import pair_landscapes
-from twolayer.theory.particles import Particles, draw_particles
+from twolayer.theory.motion.particles import Particles, draw_particles
 
 PARTICLES, PAIRED, D, UNTIL = 10_000, 200, 20, 100.0
 TRAINING = tl.SGD(0.1)

@@ -17,10 +17,10 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.ask import Ask, make_plan
-from twolayer.core import kernels
-from twolayer.core.fields import as_data
+from twolayer.compiler import loops as kernels
 from twolayer.core.random import replica_key
 from twolayer.simulation import direct, drivers, overlap, overlap_sgd
+from twolayer.specification.fields import as_data
 
 tl.precision("double")
 NOTHING = drivers.Watch(None, False)

@@ -21,10 +21,10 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.ask import Ask, make_plan
-from twolayer.core.fields import as_data
 from twolayer.core.precision import double
 from twolayer.expectation import choose
-from twolayer.theory.flow import trajectories
+from twolayer.specification.fields import as_data
+from twolayer.theory.motion.flow import trajectories
 from twolayer.theory.saad_solla import as_state
 
 P, K, GAMMA = 4, 4, 0.5

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import twolayer as tl
-from twolayer.core import kernels
-from twolayer.core.fields import as_data
+from twolayer.compiler import loops as kernels
 from twolayer.core.random import replica_key
 from twolayer.expectation import MOMENTS, Auto
-from twolayer.theory import paths, sde
-from twolayer.theory.watch import Watch
+from twolayer.specification.fields import as_data
+from twolayer.theory import sde
+from twolayer.theory.motion import paths
+from twolayer.theory.motion.watch import Watch
 
 tl.precision("double")
 GAMMA, NOISE, D, DT = 0.06, 0.2, 1000, 1e-3

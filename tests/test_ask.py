@@ -7,8 +7,8 @@ import pytest
 
 import twolayer as tl
 from twolayer.ask import RunSpec
-from twolayer.core.codec import from_json, to_json
 from twolayer.experiment import parse_spec, read_spec
+from twolayer.specification.codec import from_json, to_json
 
 START = tl.GivenOverlaps(Q=[[1.0]], M=[[0.3]])
 TIMES = [0.31, 0.7772, 1.0]

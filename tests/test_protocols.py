@@ -12,9 +12,9 @@ import pytest
 
 import twolayer as tl
 import twolayer.experiment  # registers the specification of a run
-from twolayer.core.codec import content_hash, decode, encode, from_json, to_json
-from twolayer.core.registry import register, registered
 from twolayer.problem import AbstractActivation, AbstractTarget
+from twolayer.specification.codec import content_hash, decode, encode, from_json, to_json
+from twolayer.specification.registry import register, registered
 
 BIBLIOGRAPHY = Path(__file__).parents[1] / "docs" / "references.bib"
 CLASSES = {name: cls for name, cls in sorted(registered().items()) if cls.__module__.startswith("twolayer.")}

@@ -2,6 +2,10 @@
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.analyses import exit_time as exit_time
+from twolayer.analyses import learn as learn
+from twolayer.analyses import ntk as ntk
+from twolayer.analyses import optimise as optimise
 from twolayer.ask import Ask as Ask
 from twolayer.core.checkpoint import Checkpoint as Checkpoint
 from twolayer.core.deprecation import TwolayerDeprecationWarning as TwolayerDeprecationWarning
@@ -66,8 +70,4 @@ from twolayer.verbs import Interrupted as Interrupted
 from twolayer.verbs import compare as compare
 from twolayer.verbs import derive as derive
 from twolayer.verbs import evolve as evolve
-from twolayer.verbs import exit_time as exit_time
 from twolayer.verbs import explain as explain
-from twolayer.verbs import learn as learn
-from twolayer.verbs import ntk as ntk
-from twolayer.verbs import optimise as optimise

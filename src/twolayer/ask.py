@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from twolayer.core.codec import content_hash, to_json
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
-from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.core.memory import available_memory, in_words
 from twolayer.core.random import replica_key
-from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Plan
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.codec import content_hash, to_json
+from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
+from twolayer.specification.registry import register
 from twolayer.training import SGD, Schedule
 
 MAX_STEPS = 10**12

@@ -179,7 +179,9 @@ def with_finite_rows(record: Record) -> Record:
     that row and all after it are missing.
     """
     rows = {name: np.asarray(getattr(record, name), dtype=np.float64) for name in ROW}
-    finite = [np.isfinite(x).reshape(*x.shape[:2], -1).all(axis=2) for x in rows.values()]
+    # An error may be infinite: a neighbouring solution that went away without bound says so.
+    sound = [~np.isnan(x) if name.endswith("_error") else np.isfinite(x) for name, x in rows.items()]
+    finite = [x.reshape(*x.shape[:2], -1).all(axis=2) for x in sound]
     status = np.asarray(record.status)
     is_done = status == Status.DONE
     lost = ~np.logical_and.accumulate(np.all(finite, axis=0), axis=1) & is_done[:, None]

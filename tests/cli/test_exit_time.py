@@ -5,7 +5,7 @@ import json
 import pytest
 
 from twolayer.cli import main
-from twolayer.theory.phase_retrieval import optimal_learning_rate
+from twolayer.theory.formulas.phase_retrieval import optimal_learning_rate
 from twolayer.verbs import Interrupted
 
 FAST = ["exit-time", "--d", "60", "--replicas", "16"]
@@ -110,7 +110,7 @@ def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
         def to_dict(self):
             return {}
 
-    monkeypatch.setattr("twolayer.verbs.exit_time", lambda *args, **asked: seen.append((args, asked)) or Result())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append((args, asked)) or Result())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "SingleIndex"\nlink = "tanh"\n[problem.student]\np = 2\nactivation = "erf"\n'
@@ -133,7 +133,7 @@ def test_an_interruption_prints_what_is_known(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise Interrupted(known)
 
-    monkeypatch.setattr("twolayer.verbs.exit_time", interrupted)
+    monkeypatch.setattr("twolayer.analyses.exit_time", interrupted)
     assert main([*FAST, "--json"]) == 130
     out, err = capsys.readouterr()
     assert json.loads(out)["quenched"] == known.quenched.value and "Interrupted" in err

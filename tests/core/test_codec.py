@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twolayer as tl
-from twolayer.core.codec import content_hash, decode, encode, from_json, to_json
 from twolayer.core.errors import InvalidInput
 from twolayer.experiment import RunSpec
+from twolayer.specification.codec import content_hash, decode, encode, from_json, to_json
 
 # ------------------------------------------------------------------------------------------- random problems
 
@@ -331,7 +331,7 @@ def test_of_several_classes_the_one_with_the_fields_is_read():
 
 CLOSURES = """
 import numpy as np
-from twolayer.core.codec import content_hash
+from twolayer.specification.codec import content_hash
 def scaled(function, factor, table):
     def inner(x, again=False):
         return inner(x) if again else factor * function(x) + table[0]

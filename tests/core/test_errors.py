@@ -69,7 +69,7 @@ def test_every_constructor_and_verb_checks_its_arguments():
 
 
 def _is_ours(cls):
-    from twolayer.core.registry import registered
+    from twolayer.specification.registry import registered
 
     return registered().get(cls.__name__) is cls
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from twolayer.core import fields
 from twolayer.core.errors import InvalidInput, nearest
+from twolayer.specification import fields
 
 count, number, array = fields.count("x", low=1, high=10), fields.number("x", low=0.0, below=1.0), fields.array("x", 2)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.polynomial import hermite_e, polynomial
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.polynomial import (
+from twolayer.core.multivariate import (
     MAX_DEGREE,
     Polynomial,
     compose,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from twolayer.core.scalar import Unsupported, scalarize
+from twolayer.compiler.scalar import Unsupported, scalarize
 
 
 def test_padding_and_what_constants_make_of_it():

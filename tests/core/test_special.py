@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
-from twolayer.core.special import erf
+from twolayer.compiler.special import erf
 
 
 def test_the_error_function_is_exact_to_rounding():

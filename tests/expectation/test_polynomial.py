@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation.closed import polynomial as engine_module
-from twolayer.expectation.closed.polynomial import MAX_TERMS, PolynomialTables
+from twolayer.expectation.closed import polynomial_tables as engine_module
+from twolayer.expectation.closed.polynomial_tables import MAX_TERMS, PolynomialTables
 from twolayer.expectation.moments import MOMENTS
 from twolayer.problem import Overlaps
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from twolayer.core.polynomial import TooLarge, hermite
+from twolayer.core.multivariate import TooLarge, hermite
 from twolayer.expectation.wick import Factor, Wick, slope
 
 

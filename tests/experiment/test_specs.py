@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.core.codec import content_hash, from_json, to_json
 from twolayer.experiment import RunSpec, demo_spec, read_spec, run_spec
 from twolayer.experiment.specs import parse_spec
+from twolayer.specification.codec import content_hash, from_json, to_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

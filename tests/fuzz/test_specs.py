@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.mutations import EDGES, edge, mutate_bytes, mutate_text
-from twolayer.core.codec import from_json, to_json
 from twolayer.experiment import RunSpec, parse_spec, read_spec
+from twolayer.specification.codec import from_json, to_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 

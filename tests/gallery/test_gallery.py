@@ -54,7 +54,7 @@ import equinox as eqx
 import twolayer as tl
 from twolayer.gallery import Claim, Made, run_script
 from twolayer.plots import risk
-from twolayer.theory.phase_retrieval import closed_overlap
+from twolayer.theory.formulas.phase_retrieval import closed_overlap
 
 def make(spec, ask):
     wrong = eqx.tree_at(lambda each: each.learning_rate, spec.training, {factor} * spec.training.learning_rate)

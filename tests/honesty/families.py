@@ -115,7 +115,7 @@ def reference(pair: Pair, state: State, nodes: int = 16) -> dict[str, np.ndarray
     v = {"plain": [along, across], "twin": [along, along, across], "oblique": [along, 0.6 * across, 0.8 * across]}
     p = 2 if pair.shape == "twin" else 1
     return {
-        "excess_risk": risk,
+        "excess_risk": np.asarray(risk),
         "chi": np.full(p, chi),
         "v": np.tile(v[pair.shape], (p, 1)),
         "phi_hd": np.full((p, p), phi),

@@ -6,8 +6,8 @@ import pytest
 import twolayer as tl
 from twolayer.core.precision import double
 from twolayer.learnability.scaling import online_exponent, scalings
-from twolayer.theory import phase_retrieval
-from twolayer.theory.plateau import plateau
+from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas.plateau import plateau
 
 
 def test_an_odd_student_does_not_see_an_even_target():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.verbs.learn_check import check
+from twolayer.analyses.learnable.verification import check
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Figures that compose: on given axes, with colours and columns for the values of a dimension."""
 
+from typing import cast
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -28,7 +30,7 @@ def rates(one) -> xr.Dataset:
         moved = one.assign_coords(time=one.time / rate)
         results.append(moved.assign(excess_risk=rate * moved.excess_risk, M=rate * moved.M))
     dim = xr.DataArray(list(RATES), dims="learning_rate", name="learning_rate")
-    return xr.concat(results, dim=dim, join="outer")
+    return cast(xr.Dataset, xr.concat(results, dim=dim, join="outer"))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def cases(rates) -> xr.Dataset:
     """The same for two values of a second dimension, whose values are words."""
     second = rates.assign(excess_risk=10.0 * rates.excess_risk)
     dim = xr.DataArray(["low", "high"], dims="noise level", name="noise level")
-    return xr.concat([rates, second], dim=dim)
+    return cast(xr.Dataset, xr.concat([rates, second], dim=dim))
 
 
 def blank(rows: int = 1, columns: int = 1):
@@ -98,7 +100,7 @@ def test_panels_are_chosen_by_their_names(one):
 def test_a_part_of_a_figure_takes_all_panels(one, layout):
     figure = Figure(figsize=(9.0, 4.0), layout=layout)
     FigureCanvasAgg(figure)
-    left, right = figure.subfigures(1, 2)
+    left, right = figure.subfigures(1, 2, squeeze=False)[0]
     assert plots.overlaps(one, "overlaps", ax=right) is right
     assert [ax.get_ylabel() for ax in right.axes] == ["$M_{i,0}$", "$M_{i,1}$", "$Q_{ii}$"] and not left.axes
     assert right.get_suptitle() == "overlaps" and tuple(figure.get_size_inches()) == (9.0, 4.0)

@@ -7,10 +7,10 @@ import pytest
 
 import twolayer as tl
 from twolayer import plots
+from twolayer.analyses import ExitTime
+from twolayer.analyses.escape.result import ESTIMATES, Sample
 from twolayer.core.estimate import Estimate
-from twolayer.theory import phase_retrieval as theory
-from twolayer.verbs import ExitTime
-from twolayer.verbs.exit_result import ESTIMATES, Sample
+from twolayer.theory.formulas import phase_retrieval as theory
 
 
 def made(p: int = 1, d: int = 1000, gamma: float = 1 / 12, missing: int = 0) -> ExitTime:

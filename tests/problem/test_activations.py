@@ -10,8 +10,8 @@ from scipy import special
 
 import twolayer as tl
 from twolayer.core.errors import InvalidInput
-from twolayer.core.registry import registered
 from twolayer.problem.activations import AbstractActivation, HermiteActivation, as_activation, names
+from twolayer.specification.registry import registered
 
 FORMULAS = {
     "erf": lambda x: special.erf(x / math.sqrt(2)),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.core.codec import content_hash, from_json, to_json
 from twolayer.core.errors import InvalidInput
+from twolayer.specification.codec import content_hash, from_json, to_json
 
 TARGET, STUDENT = tl.Committee(2, "erf"), tl.Student(3, "relu", "gaussian")
 SAMPLES = tl.Samples(np.ones((4, 5)), np.ones(4))

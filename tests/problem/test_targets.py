@@ -9,8 +9,8 @@ import pytest
 from scipy.special import eval_hermitenorm
 
 import twolayer as tl
-from twolayer.core.codec import to_json
 from twolayer.core.errors import InvalidInput, NotApplicable
+from twolayer.specification.codec import to_json
 
 RNG = np.random.default_rng(11)
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}  # closed formulas in float64

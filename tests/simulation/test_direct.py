@@ -9,11 +9,11 @@ from scipy.special import erf
 import twolayer as tl
 from tests.systems import erf_committee
 from twolayer.ask import Ask, make_plan
-from twolayer.core.draws import four_normals
-from twolayer.core.fields import as_data
+from twolayer.compiler.draws import four_normals
 from twolayer.expectation import choose
 from twolayer.problem import Overlaps
 from twolayer.simulation import direct
+from twolayer.specification.fields import as_data
 
 
 def sigma(x):

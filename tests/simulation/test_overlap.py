@@ -14,10 +14,11 @@ from scipy.special import erf
 
 import twolayer as tl
 from tests.systems import erf_committee, phase_retrieval, time_to_overlap
-from twolayer.core import draws, pace
-from twolayer.core.fields import as_data
-from twolayer.core.scalar import Unsupported, scalarize
+from twolayer.compiler import draws
+from twolayer.compiler.scalar import Unsupported, scalarize
+from twolayer.core import pace
 from twolayer.simulation import drivers, overlap, overlap_sgd
+from twolayer.specification.fields import as_data
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import sympy as sp
 import twolayer as tl
 from twolayer.expectation import choose
 from twolayer.expectation.moments import MOMENTS, Moments, fields_from_normals, from_cloud
-from twolayer.theory.drift import drift
+from twolayer.theory.motion.drift import drift
 
 SPHERE = tl.Sphere()
 NOISE = 0.3

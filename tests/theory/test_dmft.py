@@ -7,8 +7,8 @@ import pytest
 import twolayer as tl
 from twolayer.expectation.qmc import T_QUANTILE
 from twolayer.problem import AbstractLoss
-from twolayer.theory.net import scrambled_net, uniforms
-from twolayer.theory.typical import poisson
+from twolayer.theory.reuse.sobol import scrambled_net, uniforms
+from twolayer.theory.reuse.typical_samples import poisson
 
 
 def along(problem, training, description, steps, replicas=1, **options):

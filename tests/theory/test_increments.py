@@ -8,8 +8,8 @@ import pytest
 import twolayer as tl
 from twolayer.expectation import MOMENTS, choose, increment_covariance
 from twolayer.problem import Overlaps
-from twolayer.theory.drift import Change, drift, pack, tangent, unpack
-from twolayer.theory.increments import _second_order, _square_of_force, corrections, moving_entries
+from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
+from twolayer.theory.motion.increments import _second_order, _square_of_force, corrections, moving_entries
 
 P, K = 3, 2
 

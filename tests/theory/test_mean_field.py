@@ -15,7 +15,7 @@ from twolayer.problem import Overlaps
 from twolayer.theory import hdmf
 from twolayer.theory.hdmf import field_landscapes
 from twolayer.theory.mean_field import BY_PAIRS, pair_landscapes
-from twolayer.theory.particles import Particles, as_overlaps, as_particles, velocity
+from twolayer.theory.motion.particles import Particles, as_overlaps, as_particles, velocity
 
 P2 = np.array([[1.0, 0.3], [0.3, 2.0]])
 

@@ -11,10 +11,10 @@ from scipy.optimize import minimize_scalar
 
 import twolayer as tl
 from twolayer.expectation import choose
-from twolayer.theory import phase_retrieval as theory
-from twolayer.theory.drift import drift
-from twolayer.theory.escape import fixed_point, ode_exit_times
-from twolayer.theory.random_start import sum_of_alignments, sum_of_squares
+from twolayer.theory.formulas import phase_retrieval as theory
+from twolayer.theory.formulas.escape import fixed_point, ode_exit_times
+from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squares
+from twolayer.theory.motion.drift import drift
 
 
 def setting(p: int, gamma: float, noise: float, d: int = 1000) -> tuple[tl.Problem, tl.SGD]:

@@ -8,7 +8,7 @@ from scipy.special import digamma
 
 import twolayer as tl
 from twolayer.core.random import replica_key
-from twolayer.theory.random_start import (
+from twolayer.theory.formulas.random_start import (
     mean_log_overlap,
     mean_over_overlap,
     overlap_rule,

@@ -8,13 +8,13 @@ import pytest
 
 import twolayer as tl
 from tests import systems
-from twolayer.core.fields import as_data
 from twolayer.expectation import MOMENTS, Auto
 from twolayer.problem import Overlaps
-from twolayer.theory import paths
-from twolayer.theory.drift import pack
-from twolayer.theory.increments import corrections
-from twolayer.theory.watch import Watch
+from twolayer.specification.fields import as_data
+from twolayer.theory.motion import paths
+from twolayer.theory.motion.drift import pack
+from twolayer.theory.motion.increments import corrections
+from twolayer.theory.motion.watch import Watch
 
 GAMMA, NOISE = 0.06, 0.2
 SPHERE = tl.SGD(GAMMA, constraint=tl.Sphere())

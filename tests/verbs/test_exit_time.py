@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.analyses import ExitTime
+from twolayer.analyses import exit_time as module_function
+from twolayer.analyses.escape.result import Sample
 from twolayer.core.estimate import Estimate
 from twolayer.description import Plan, Record, first_crossings
-from twolayer.theory import phase_retrieval as theory
-from twolayer.verbs import ExitTime
-from twolayer.verbs import exit_time as module_function
-from twolayer.verbs.exit_result import Sample
+from twolayer.theory.formulas import phase_retrieval as theory
 
-verb = importlib.import_module("twolayer.verbs.exit_time")
+verb = importlib.import_module("twolayer.analyses.exit_time")
 
 
 def setting(p: int, d: int, noise: float, rate: float | None = None) -> tuple[tl.Problem, tl.SGD]:

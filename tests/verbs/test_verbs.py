@@ -8,7 +8,7 @@ import pytest
 
 import twolayer as tl
 from tests.systems import erf_committee
-from twolayer.core.codec import from_json
+from twolayer.specification.codec import from_json
 from twolayer.theory import saad_solla
 
 ERF = erf_committee(noise=0.1)

@@ -26,9 +26,9 @@ MAX_SCANNED = 1000
 LABELS = {"annealed": "annealed", "quenched": "quenched", "ode": "ODE", "ode_at_finite_d": "ODE, SGD noise"}
 
 if TYPE_CHECKING:
+    from twolayer.analyses import ExitTime
     from twolayer.problem import Problem
     from twolayer.training import SGD
-    from twolayer.verbs import ExitTime
 
 
 def exit_time(
@@ -97,11 +97,11 @@ def exit_time(
     Example: twolayer exit-time --p 4 --d 10000 --noise 0.1 --threshold 0.05 --learning-rate optimal --replicas 512
     Example: twolayer exit-time --scan d=100,1000,10000 --out rates
     """
+    from twolayer.analyses import exit_time as find_exit_time
     from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
-    from twolayer.core.codec import content_hash
+    from twolayer.specification.codec import content_hash
     from twolayer.verbs import Interrupted
-    from twolayer.verbs import exit_time as find_exit_time
 
     given = {"p": p, "d": d, "noise": noise, "learning-rate": learning_rate}
     asked: dict[str, Any] = {"replicas": replicas, "seed": seed, "description": _measured_by(by)}
@@ -225,9 +225,9 @@ def _measured_cells(result: "ExitTime") -> list[str]:
 def _from_options(given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":
     """Phase retrieval on the sphere."""
     from twolayer.core.errors import InvalidInput
-    from twolayer.core.fields import count, number
     from twolayer.problem import Gaussian, PhaseRetrieval, Problem, Student
-    from twolayer.theory.phase_retrieval import optimal_learning_rate
+    from twolayer.specification.fields import count, number
+    from twolayer.theory.formulas.phase_retrieval import optimal_learning_rate
     from twolayer.training import SGD, Sphere
 
     if overrides:

@@ -9,7 +9,7 @@ from twolayer.cli.answer import FAILED, Answer, AsJson, Every, Failure, Quiet, f
 from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
-    from twolayer.verbs import Learned
+    from twolayer.analyses import Learned
 
 
 def learn(
@@ -64,12 +64,12 @@ def learn(
     Example: twolayer learn "he2(z1) + z1*z2" --student relu --d 1000
     Example: twolayer learn he3 --verify --out he3
     """
+    from twolayer.analyses import learn as find
     from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
-    from twolayer.core.codec import content_hash
     from twolayer.core.errors import InvalidInput
     from twolayer.problem import Student
-    from twolayer.verbs import learn as find
+    from twolayer.specification.codec import content_hash
 
     if listed:
         return _list()

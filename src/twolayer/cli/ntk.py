@@ -9,8 +9,8 @@ from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet, folder_o
 from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
+    from twolayer.analyses import NTK
     from twolayer.problem import Samples
-    from twolayer.verbs import NTK
 
 SPHERE = "sphere"
 
@@ -110,12 +110,12 @@ def ntk(
     """
     import numpy as np
 
+    from twolayer.analyses import ntk as analyse
     from twolayer.cli.folder import check_writable
     from twolayer.cli.progress import progress_bar
     from twolayer.core.errors import InvalidInput
-    from twolayer.core.fields import count
     from twolayer.kernel import from_expression
-    from twolayer.verbs import ntk as analyse
+    from twolayer.specification.fields import count
 
     count("shares", low=0, high=1000)(shares)
     if shares == 1:
@@ -207,10 +207,10 @@ def _sphere(n: int, d: int, share: float, seed: list[int]) -> "Samples":
     """Uniform inputs on the unit sphere, with the sign of their first coordinate."""
     import numpy as np
 
-    from twolayer.core.fields import count
     from twolayer.core.memory import check_size
     from twolayer.data import load_samples
     from twolayer.data.arrays import BYTES_OF_A_NUMBER
+    from twolayer.specification.fields import count
 
     n, d = count("n")(n), count("d")(d)
     check_size("n" if n >= d else "d", max(n, d), lambda size: BYTES_OF_A_NUMBER * size * min(n, d), "the inputs")

@@ -98,9 +98,9 @@ def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any
     """Write the report of a result; an empty one writes nothing."""
     if not getattr(tree, "children", None):
         return {"files": []}
-    from twolayer.core.codec import to_json
     from twolayer.core.errors import InvalidInput
     from twolayer.report import write_report
+    from twolayer.specification.codec import to_json
 
     try:
         with writing(folder) as names:

@@ -1,1 +1,1 @@
-"""What every room needs: fields and their converters, the registry, the codec, random keys, small algebra."""
+"""What every room needs and that has no physics in it: errors, files, random keys, small algebra, text."""

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from twolayer.core.errors import MAX_PATH, InvalidInput, shortened, shown, takes_these
-from twolayer.core.fields import array, choice, count, number
 from twolayer.core.memory import check_room
 from twolayer.core.reading import parsing, regular_file
 from twolayer.data.arrays import BYTES_OF_A_NUMBER, names_in, read_npz
 from twolayer.data.images import SETS, load_images
 from twolayer.problem import Samples
+from twolayer.specification.fields import array, choice, count, number
 
 SPLITS = ("train", "test")
 SUFFIXES = (".npz", ".csv", ".parquet")

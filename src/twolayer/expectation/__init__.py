@@ -7,7 +7,7 @@ from twolayer.expectation.auto import choose as choose
 from twolayer.expectation.auto import estimate as estimate
 from twolayer.expectation.auto import risk_along as risk_along
 from twolayer.expectation.base import AbstractEngine as AbstractEngine
-from twolayer.expectation.closed.polynomial import PolynomialTables as PolynomialTables
+from twolayer.expectation.closed.polynomial_tables import PolynomialTables as PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits as SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits as ThresholdUnits
 from twolayer.expectation.moments import MOMENTS as MOMENTS

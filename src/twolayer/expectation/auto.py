@@ -11,11 +11,9 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import number, static
 from twolayer.core.memory import check_size
-from twolayer.core.registry import register
 from twolayer.expectation.base import AbstractEngine
-from twolayer.expectation.closed.polynomial import PolynomialTables
+from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.moments import MOMENTS, Moments
@@ -26,6 +24,8 @@ from twolayer.expectation.series import Series
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.specification.fields import number, static
+from twolayer.specification.registry import register
 
 # Asked in this order: closed forms, exact polynomials, rules in few dimensions, many points.
 ENGINES: dict[str, type[AbstractEngine]] = {

@@ -7,13 +7,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.doubt import doubts, marginals_of
 from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.rules import Rule, coarser_orders, tensor_rule
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.fields import count, static
 
 ORDERS = {1: 96, 2: 64, 3: 40, 4: 24}
 MAX_FIELDS = max(ORDERS)

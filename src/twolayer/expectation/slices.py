@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.doubt import Marginals, doubts
@@ -36,6 +35,7 @@ from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rul
 from twolayer.expectation.tilted import kinks_along, suits_kinked_target, suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations import Relu
+from twolayer.specification.fields import count, static
 
 # Nodes on each panel between kinks.
 PANEL = 48

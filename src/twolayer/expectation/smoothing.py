@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.special import erf
+from twolayer.compiler.special import erf
 from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
 from twolayer.expectation.rules import Rule, coarser_orders, gauss_hermite, legendre_rule, line_rule

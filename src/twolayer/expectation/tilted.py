@@ -12,7 +12,6 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import count, static
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.thresholds import (
     Thresholds,
@@ -38,6 +37,7 @@ from twolayer.expectation.rules import (
 )
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import AbstractTarget, Overlaps, Problem
+from twolayer.specification.fields import count, static
 
 MAX_FIELDS = max(ORDERS)
 # The rule must reach where the average is made: this far out, and missing no more than this part of it.

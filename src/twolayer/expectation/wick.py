@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from twolayer.core.polynomial import Exponents, TooLarge
+from twolayer.core.multivariate import Exponents, TooLarge
 
 Covariance = Callable[[Any, Any], Any]
 

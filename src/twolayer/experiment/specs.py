@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from twolayer.ask import Ask, RunSpec
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.codec import decode
 from twolayer.core.errors import InvalidInput, first_line, nearest, shortened, shown
 from twolayer.core.reading import read_text
 from twolayer.problem import Problem
+from twolayer.specification.codec import decode
 from twolayer.training import SGD, Schedule
 from twolayer.verbs import compare
 

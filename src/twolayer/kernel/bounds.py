@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.fields import array
-from twolayer.core.polynomial import Polynomial
+from twolayer.core.multivariate import Polynomial
 from twolayer.problem.expression import Expression
+from twolayer.specification.fields import array
 
 # The powers of a cosine go on until their share in the bound is below this part of it.
 NEGLIGIBLE = 1e-17

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import count
 from twolayer.core.memory import available_memory
 from twolayer.core.precision import double
 from twolayer.kernel.matrices import NEARLY_PARALLEL, stable_angle
 from twolayer.kernel.products import KEPT, GramProduct
+from twolayer.specification.fields import count
 
 # Numbers in a strip: what fills a GPU and leaves room for its temporaries, what fits the caches.
 STRIP = {"cpu": 2**22, "gpu": 2**28}

@@ -15,7 +15,6 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import array, number
 from twolayer.core.memory import available_memory, in_words
 from twolayer.kernel.free import FreeSpectrum, free_spectrum
 from twolayer.kernel.matrices import gram_with_error
@@ -31,6 +30,7 @@ from twolayer.kernel.spectra import (
     matrix_error,
     step_numbers,
 )
+from twolayer.specification.fields import array, number
 
 METHODS = ("auto", "exact", "free")
 # Double precision holds two matrices of this many rows in 6.4 GB; beyond, the exact route does not fit usual machines.

@@ -17,7 +17,6 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import array, choice, count, number
 from twolayer.kernel.device import DeviceProduct, chosen_devices
 from twolayer.kernel.krylov import Krylov, processes, random_signs
 from twolayer.kernel.products import PRECISIONS, GramProduct
@@ -39,6 +38,7 @@ from twolayer.kernel.spectra import (
     matrix_error,
     step_numbers,
 )
+from twolayer.specification.fields import array, choice, count, number
 
 # Nodes of the rules of labels, and of each of the random vectors that give the density.
 NODES = 100

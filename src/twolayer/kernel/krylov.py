@@ -17,7 +17,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import array, count, number
+from twolayer.specification.fields import array, count, number
 
 Product = Callable[[np.ndarray], np.ndarray]
 # The error of a rule is this many times its distance from one with three quarters of the nodes.

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import array, choice, number
 from twolayer.core.precision import double
 from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Relu, as_activation
+from twolayer.specification.fields import array, choice, number
 
 # Beyond this cosine the angle comes from the chord, in double precision: at it the cosine still gives the angle to
 # 1e-13, and to 1e-6 in single precision.

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.fields import choice, number
 from twolayer.core.memory import available_memory
 from twolayer.kernel.matrices import apply_profile, one_norm, unit_rows
 from twolayer.kernel.profile import LAYERS, make_profile
 from twolayer.problem.activations import as_activation
+from twolayer.specification.fields import choice, number
 
 PRECISIONS = ("double", "single")
 # Numbers in a strip of the matrix: what is held beside the inputs when the strips are made anew for each product.

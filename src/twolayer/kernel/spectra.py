@@ -8,8 +8,8 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import array, count, number
 from twolayer.kernel.matrices import parallel_pairs
+from twolayer.specification.fields import array, count, number
 
 EPSILON = float(np.finfo(float).eps)
 # Of an entry of the matrix, in units of the last digit of the largest: inner products of some thousand terms.

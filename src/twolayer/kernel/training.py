@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.fields import array, choice, count, number
 from twolayer.core.memory import available_memory, in_words
 from twolayer.core.precision import double
 from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
+from twolayer.specification.fields import array, choice, count, number
 
 STARTS = ("antisymmetric", "small")
 # Products of float32 have ten bits by default on accelerators: a run in single precision would be none.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.polynomial import in_hermite
+from twolayer.core.multivariate import in_hermite
 from twolayer.core.precision import double
 from twolayer.expectation.qmc import SCRAMBLINGS, T_QUANTILE, scrambled_normals
 from twolayer.expectation.rules import Rule, gauss_hermite, legendre_rule

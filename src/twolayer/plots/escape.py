@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from twolayer.analyses import ExitTime
+from twolayer.analyses.escape.result import Sample
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.plots.style import (
     COLUMN,
@@ -21,8 +23,6 @@ from twolayer.plots.style import (
     put_title,
     style,
 )
-from twolayer.verbs import ExitTime
-from twolayer.verbs.exit_result import Sample
 
 # Name, colour and line of each estimate: with noise in the colour of what it corrects.
 LOOKS: dict[str, tuple[str, str, Any]] = {

@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from twolayer.analyses import NTK
+from twolayer.analyses.lazy.result import Curve
 from twolayer.core.errors import InvalidInput
 from twolayer.plots.style import (
     COLUMN,
@@ -21,8 +23,6 @@ from twolayer.plots.style import (
     put_title,
     style,
 )
-from twolayer.verbs import NTK
-from twolayer.verbs.ntk_result import Curve
 
 COLORS = {"given": PALETTE[0], "random": PALETTE[1]}
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import FigureBase
 
+from twolayer.analyses import Learned
+from twolayer.analyses.learnable.verification import Slope
 from twolayer.core.errors import InvalidInput
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import online_exponent, power
@@ -14,8 +16,6 @@ from twolayer.learnability.stages import Staircase
 from twolayer.plots.panels import Panel, Place, Sheet, draw
 from twolayer.plots.series import Drawable, Note, Rule, Series
 from twolayer.plots.style import COLUMN, GREY, PAGE, PALETTE
-from twolayer.verbs import Learned
-from twolayer.verbs.learn_check import Slope
 
 LABEL, ANY_LABEL = PALETTE[0], PALETTE[1]
 LONGEST = 26  # letters of a list of directions on one line

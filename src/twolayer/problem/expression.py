@@ -20,11 +20,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.polynomial import Polynomial, TooLarge, compose, constant, unknown
+from twolayer.core.multivariate import Polynomial, TooLarge, compose, constant, unknown
 from twolayer.core.precision import double
-from twolayer.core.registry import register
 from twolayer.problem.activations import AbstractActivation, as_activation
 from twolayer.problem.activations import names as activation_names
+from twolayer.specification.registry import register
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 40

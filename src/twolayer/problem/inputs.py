@@ -6,8 +6,8 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import array, count, leaf, static
-from twolayer.core.registry import register
+from twolayer.specification.fields import array, count, leaf, static
+from twolayer.specification.registry import register
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
     from typing import ClassVar as AbstractVar

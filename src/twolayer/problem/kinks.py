@@ -7,7 +7,7 @@ from functools import lru_cache
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.core.polynomial import TooLarge
+from twolayer.core.multivariate import TooLarge
 from twolayer.core.precision import double
 from twolayer.problem import expression as formulas
 

@@ -5,7 +5,7 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from twolayer.core.registry import register
+from twolayer.specification.registry import register
 
 
 class AbstractLoss(eqx.Module):

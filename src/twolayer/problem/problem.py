@@ -9,16 +9,16 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import MAX_LENGTH, instance, is_traced, leaf, number
 from twolayer.core.memory import check_size
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.core.registry import register
 from twolayer.problem.inputs import AbstractInputs, Samples
 from twolayer.problem.losses import AbstractLoss, Square
 from twolayer.problem.overlaps import Overlaps
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
 from twolayer.problem.student import Student
 from twolayer.problem.targets import AbstractTarget, Labels, check_covariance
+from twolayer.specification.fields import MAX_LENGTH, instance, is_traced, leaf, number
+from twolayer.specification.registry import register
 
 # Overlap matrices that are held at once while a start is drawn and checked.
 MATRICES = 4

@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import MAX_LENGTH, array, choice, is_traced, leaf, number, static
 from twolayer.core.linalg import bartlett
-from twolayer.core.registry import register
 from twolayer.problem.overlaps import check_overlaps
+from twolayer.specification.fields import MAX_LENGTH, array, choice, is_traced, leaf, number, static
+from twolayer.specification.registry import register
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
     from typing import ClassVar as AbstractVar

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.fields import MAX_LENGTH, array, count, leaf, static
-from twolayer.core.registry import register
 from twolayer.problem.activations import AsActivation, as_activation
+from twolayer.specification.fields import MAX_LENGTH, array, count, leaf, static
+from twolayer.specification.registry import register
 
 SECOND_LAYERS = ("ones", "rademacher", "gaussian")
 

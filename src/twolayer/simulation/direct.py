@@ -14,12 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt
 
-from twolayer.core.draws import four_normals, four_of, noise_normal
+from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.core.errors import NotApplicable
-from twolayer.core.fields import as_data, choice, static
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.core.registry import register
 from twolayer.description import (
     AbstractDescription,
     Applies,
@@ -34,6 +32,8 @@ from twolayer.description import (
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
+from twolayer.specification.fields import as_data, choice, static
+from twolayer.specification.registry import register
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.core.draws import four_normals, four_of, noise_normal
-from twolayer.core.scalar import Program, Unsupported, scalarize
+from twolayer.compiler.draws import four_normals, four_of, noise_normal
+from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import pulls
 from twolayer.training import SGD
@@ -77,7 +77,7 @@ def native(steps: Steps) -> Callable[..., None] | None:
     """The steps as native code; None without numba, or for a function that it does not know."""
     if importlib.util.find_spec("numba") is None:
         return None
-    from twolayer.core.native import compiled_text
+    from twolayer.compiler.native import compiled_text
 
     try:
         return compiled_text(_source(steps), "kernel", frozenset({"contract", "reassoc", "nsz"}))
@@ -86,7 +86,7 @@ def native(steps: Steps) -> Callable[..., None] | None:
 
 
 def _source(steps: Steps) -> str:
-    from twolayer.core.native import body, text
+    from twolayer.compiler.native import body, text
 
     p, k, d, quarter = steps.p, steps.k, steps.d, steps.quarter
     words = ["k0", "k1", "np.uint32(b)", "np.uint32(nu)", "low", "high"]

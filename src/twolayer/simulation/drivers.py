@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.kernels import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
+from twolayer.compiler.loops import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
+from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.core.linalg import cholesky
-from twolayer.core.scalar import Unsupported, scalarize
 from twolayer.expectation import Chosen
 from twolayer.simulation.overlap import (
     Draw,

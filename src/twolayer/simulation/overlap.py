@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.draws import chi, chi_table, normals
+from twolayer.compiler.draws import chi, chi_table, normals
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
 

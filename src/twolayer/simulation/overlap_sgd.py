@@ -9,13 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from twolayer.compiler.loops import has_numba, native
+from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
-from twolayer.core.fields import as_data, choice, static
-from twolayer.core.kernels import has_numba, native
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.core.registry import register
-from twolayer.core.scalar import Unsupported
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem
@@ -30,6 +28,8 @@ from twolayer.simulation.drivers import (
     written_out,
 )
 from twolayer.simulation.overlap import Setting, State, overlaps_of, setting, start
+from twolayer.specification.fields import as_data, choice, static
+from twolayer.specification.registry import register
 from twolayer.training import SGD
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.

@@ -14,17 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import as_data, flag, instance, static
 from twolayer.core.linalg import root
 from twolayer.core.pace import Pace
-from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.errors import carried, largest, nudged
-from twolayer.theory.scope import refusal
-from twolayer.theory.watch import Watch, as_times
+from twolayer.specification.fields import as_data, flag, instance, static
+from twolayer.specification.registry import register
+from twolayer.theory.motion.error_bounds import carried, largest, nudged
+from twolayer.theory.motion.scope import refusal
+from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
 NEEDED = ("excess_risk", "phi_hd")

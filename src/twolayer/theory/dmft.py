@@ -9,8 +9,6 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput, NotApplicable
-from twolayer.core.fields import as_data, count, static
-from twolayer.core.registry import register
 from twolayer.description import (
     AbstractDescription,
     Applies,
@@ -25,10 +23,12 @@ from twolayer.description import (
 from twolayer.expectation import Auto, Chosen, choose
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
-from twolayer.theory.errors import largest
-from twolayer.theory.memory import Path, follow, gradients_per_step
-from twolayer.theory.net import Net, scrambled_net
-from twolayer.theory.typical import Layout, coordinates_needed, make_cloud
+from twolayer.specification.fields import as_data, count, static
+from twolayer.specification.registry import register
+from twolayer.theory.motion.error_bounds import largest
+from twolayer.theory.reuse.frame import Path, follow, gradients_per_step
+from twolayer.theory.reuse.sobol import Net, scrambled_net
+from twolayer.theory.reuse.typical_samples import Layout, coordinates_needed, make_cloud
 from twolayer.training import SGD
 
 # A batch much smaller than d is another limit, that of the ODE.
@@ -47,7 +47,8 @@ class DMFT(AbstractDescription):
 
     The fields of a sample that is used again are not those of a fresh one: they remember its own gradients through the
     response R of the weights, and the overlaps are no longer Markov. Both kernels follow from averages over this
-    process; see `twolayer.theory.memory` for the equations, in which no covariance is inverted and no kink is special.
+    process; see `twolayer.theory.reuse.frame` for the equations, in which no covariance is inverted and no kink is
+    special.
 
     Full batches and mini-batches of a fixed set (`Reused`; drawn with replacement, so that a sample is in a batch a
     number of times that has Poisson's law), batches used several times in a row (`Repeated`), look-ahead

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import count, leaf, number, static
-from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation.over_target import TargetRule, kind_of_rule, over_target
 from twolayer.expectation.smoothing import AbstractSmoothing
 from twolayer.problem import Problem
-from twolayer.theory.flow import Accuracy
-from twolayer.theory.particles import (
+from twolayer.specification.fields import count, leaf, number, static
+from twolayer.specification.registry import register
+from twolayer.theory.motion.flow import Accuracy
+from twolayer.theory.motion.particles import (
     AbstractLandscape,
     Landscapes,
     Particles,

@@ -10,17 +10,17 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import count, instance, leaf, number, static
-from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.base import by_coarser
 from twolayer.expectation.over_target import OverTarget, kind_of_rule, over_target
 from twolayer.expectation.rules import Rule, coarser_orders, cosine_order, cosine_rule
 from twolayer.problem import Committee, Overlaps, Problem, Student
-from twolayer.theory.flow import Accuracy
+from twolayer.specification.fields import count, instance, leaf, number, static
+from twolayer.specification.registry import register
 from twolayer.theory.hdmf import FieldLandscape
-from twolayer.theory.particles import (
+from twolayer.theory.motion.flow import Accuracy
+from twolayer.theory.motion.particles import (
     AbstractLandscape,
     Landscapes,
     Particles,

@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import as_data, count, flag, instance, leaf, number, static
-from twolayer.core.registry import register
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.drift import drift
-from twolayer.theory.errors import nudged
-from twolayer.theory.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
-from twolayer.theory.integrate import Solution
-from twolayer.theory.scope import refusal
+from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
+from twolayer.specification.registry import register
+from twolayer.theory.motion.drift import drift
+from twolayer.theory.motion.error_bounds import nudged
+from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
+from twolayer.theory.motion.integrate import Solution
+from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
 
 

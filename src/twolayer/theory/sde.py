@@ -10,19 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
+from twolayer.compiler.loops import WrittenOut, by_kernel, by_native, by_vectors, has_numba, native
+from twolayer.compiler.scalar import Unsupported
 from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
-from twolayer.core.fields import as_data, choice, count, flag, instance, leaf, number, static
-from twolayer.core.kernels import WrittenOut, by_kernel, by_native, by_vectors, has_numba, native
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.core.registry import register
-from twolayer.core.scalar import Unsupported
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.errors import carried, largest
-from twolayer.theory.paths import (
+from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
+from twolayer.specification.registry import register
+from twolayer.theory.motion.error_bounds import carried, largest
+from twolayer.theory.motion.paths import (
     Kept,
     Path,
     Setting,
@@ -33,8 +33,8 @@ from twolayer.theory.paths import (
     without_dimension,
     written_out,
 )
-from twolayer.theory.scope import refusal
-from twolayer.theory.watch import Watch, as_times
+from twolayer.theory.motion.scope import refusal
+from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
 # Paths on which the step is chosen and errors are measured; all of them when there are few and nothing is native.

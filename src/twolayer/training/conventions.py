@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import array, count, is_traced, number
 from twolayer.problem import AbstractStart, AbstractTarget, Committee, Gaussian, PhaseRetrieval, Problem, Student
+from twolayer.specification.fields import array, count, is_traced, number
 from twolayer.training.sgd import SGD, Both, First, Free, Sphere
 
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import leaf, number
-from twolayer.core.registry import register
+from twolayer.specification.fields import leaf, number
+from twolayer.specification.registry import register
 
 
 class AbstractMethod(eqx.Module):

@@ -6,9 +6,9 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import instance, leaf, number, static
-from twolayer.core.registry import register
 from twolayer.problem import Problem
+from twolayer.specification.fields import instance, leaf, number, static
+from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
 from twolayer.training.sgd import SGD
 

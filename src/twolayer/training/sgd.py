@@ -6,9 +6,9 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import count, instance, is_traced, leaf, number, static
-from twolayer.core.registry import register
 from twolayer.problem import Problem, Samples
+from twolayer.specification.fields import count, instance, is_traced, leaf, number, static
+from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
 from twolayer.training.momentum import AbstractMethod, HeavyBall, as_momentum
 

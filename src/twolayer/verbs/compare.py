@@ -10,11 +10,11 @@ from twolayer.ask import Ask, AskFields, RunSpec, Training, make_plan
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
-from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.data.deviation import Deviation, Finding, judge_description, worst_outcome
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
+from twolayer.specification.fields import instance
 from twolayer.verbs.evolve import Interrupted, check_ended, run
 from twolayer.verbs.phases import require
 

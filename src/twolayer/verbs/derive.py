@@ -1,8 +1,8 @@
 """The verb that writes the equations of motion as formulas."""
 
 from twolayer.core.errors import takes_these
-from twolayer.core.fields import flag, instance
 from twolayer.problem import Problem
+from twolayer.specification.fields import flag, instance
 from twolayer.theory.symbolic import Equations
 from twolayer.theory.symbolic import derive as derive_equations
 from twolayer.training import SGD

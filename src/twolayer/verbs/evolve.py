@@ -11,11 +11,11 @@ from twolayer.ask import Ask, AskFields, RunSpec, Training, check_record, make_p
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, takes_these
-from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.data import provenance, to_dataset
 from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
@@ -71,12 +71,13 @@ def evolve(
     What speaks against trusting it (a limit of small steps that are not small, few steps, a numerical error above 1%)
     stands in the attribute ``cautions`` and is warned of (`Caution`), as is a run that takes longer than a minute.
     """
-    description = instance("description", AbstractDescription, "a description such as SaadSolla()")(description)
+    check = instance("description", AbstractDescription, "a description such as SaadSolla()")
+    member: AbstractDescription = check(description)
     with double(), interrupts.deferred():
-        spec = RunSpec(problem, training, (description,), Ask.of(ask, fields))
-        require(description, problem, training)
-        plan = make_plan(problem, training, spec.ask, in_steps=not description.is_continuous)
-        dataset, interrupted = run(spec, description, plan, progress, Checkpoint.of(checkpoint))
+        spec = RunSpec(problem, training, (member,), Ask.of(ask, fields))
+        require(member, problem, training)
+        plan = make_plan(problem, training, spec.ask, in_steps=not member.is_continuous)
+        dataset, interrupted = run(spec, member, plan, progress, Checkpoint.of(checkpoint))
     if interrupted:
         raise Interrupted(dataset)
     if throw:

@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.core.errors import takes_these
-from twolayer.core.fields import instance
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
-from twolayer.core.registry import registered
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import choose, estimate
 from twolayer.problem import Gaussian, Problem
+from twolayer.specification.fields import instance
+from twolayer.specification.registry import registered
 from twolayer.training import SGD
 from twolayer.verbs.cautions import of_limit, of_moments
 

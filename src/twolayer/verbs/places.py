@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.checkpoint import Checkpoint, Place
-from twolayer.core.codec import content_hash
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription, Plan, Record
 from twolayer.problem import Problem
+from twolayer.specification.codec import content_hash
 from twolayer.training import SGD
 
 

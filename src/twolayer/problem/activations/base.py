@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.registry import registered
+from twolayer.specification.registry import registered
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
     from typing import ClassVar as AbstractVar

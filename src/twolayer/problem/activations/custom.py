@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.fields import array, count, static
-from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.specification.fields import array, count, static
+from twolayer.specification.registry import register
 
 
 def _scalar_function(value: Any) -> Callable[[Any], Any]:

@@ -5,10 +5,10 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import count, static
-from twolayer.core.polynomial import hermite
-from twolayer.core.registry import register
+from twolayer.core.multivariate import hermite
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.specification.fields import count, static
+from twolayer.specification.registry import register
 
 # The highest degree of a Hermite polynomial that is an activation.
 MAX_HERMITE = 12

@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
-from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.specification.registry import register
 
 
 @register

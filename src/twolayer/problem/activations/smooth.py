@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.core.registry import register
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.specification.registry import register
 
 
 @register

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.polynomial import Polynomial
+from twolayer.core.multivariate import Polynomial
 from twolayer.problem.activations import AbstractActivation
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one

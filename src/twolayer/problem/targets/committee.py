@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import MAX_LENGTH, array, count, is_traced, leaf, static
-from twolayer.core.polynomial import Polynomial, constant, from_coefficients
-from twolayer.core.registry import register
+from twolayer.core.multivariate import Polynomial, constant, from_coefficients
 from twolayer.problem.activations import AsActivation, as_activation
 from twolayer.problem.targets.base import AbstractTarget, Units, check_covariance
+from twolayer.specification.fields import MAX_LENGTH, array, count, is_traced, leaf, static
+from twolayer.specification.registry import register
 
 
 @register

@@ -6,9 +6,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
-from twolayer.core.polynomial import Polynomial
-from twolayer.core.registry import register
+from twolayer.core.multivariate import Polynomial
 from twolayer.problem.targets.base import AbstractTarget, Units
+from twolayer.specification.registry import register
 
 
 @register

@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.fields import array, count, flag, is_traced, leaf, static
-from twolayer.core.polynomial import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
+from twolayer.core.multivariate import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
 from twolayer.core.precision import double
-from twolayer.core.registry import register
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.base import AbstractTarget, Units
+from twolayer.specification.fields import array, count, flag, is_traced, leaf, static
+from twolayer.specification.registry import register
 
 
 def check_values(target: AbstractTarget, name: str) -> None:

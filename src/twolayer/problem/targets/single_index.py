@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.polynomial import Polynomial, from_coefficients
-from twolayer.core.registry import register
+from twolayer.core.multivariate import Polynomial, from_coefficients
 from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
 from twolayer.problem.expression import Expression
 from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.base import AbstractTarget, Units
 from twolayer.problem.targets.multi_index import check_values
+from twolayer.specification.registry import register
 
 
 def _as_link(value: Any) -> AbstractActivation | Expression:

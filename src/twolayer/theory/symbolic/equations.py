@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import is_traced
+from twolayer.specification.fields import is_traced
 from twolayer.theory.symbolic.evaluation import evaluator, value
 from twolayer.theory.symbolic.indexed import PARAMETERS, Key
 

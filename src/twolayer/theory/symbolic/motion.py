@@ -7,11 +7,11 @@ import numpy as np
 
 from twolayer.core.algebra import as_fraction
 from twolayer.core.errors import NotApplicable
-from twolayer.core.fields import is_traced
-from twolayer.core.polynomial import Polynomial, TooLarge, from_coefficients
+from twolayer.core.multivariate import Polynomial, TooLarge, from_coefficients
 from twolayer.expectation.wick import Factor, Wick, slope
 from twolayer.problem import GivenOverlaps, Problem, RandomStart, WarmStart
 from twolayer.problem.expression import Expression
+from twolayer.specification.fields import is_traced
 from twolayer.theory.saad_solla import SaadSolla
 from twolayer.theory.symbolic.equations import Equations, Given
 from twolayer.theory.symbolic.indexed import IndexForm, OverlapRing

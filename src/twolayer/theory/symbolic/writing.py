@@ -3,7 +3,7 @@
 from typing import Any
 
 from twolayer.core.algebra import as_fraction, number, tidy
-from twolayer.core.polynomial import Polynomial
+from twolayer.core.multivariate import Polynomial
 from twolayer.theory.symbolic.equations import Equations, Given
 from twolayer.theory.symbolic.indexed import PARAMETERS, SUMMED, IndexForm, Key, OverlapRing
 

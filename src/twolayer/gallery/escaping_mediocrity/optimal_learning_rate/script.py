@@ -5,7 +5,7 @@ import numpy as np
 import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
 from twolayer.plots import Panel, Series, panels
-from twolayer.theory import phase_retrieval
+from twolayer.theory.formulas import phase_retrieval
 
 
 def make(spec, ask):

@@ -6,7 +6,7 @@ import numpy as np
 import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
 from twolayer.plots import Panel, Series, panels
-from twolayer.theory.phase_retrieval import fixed_overlap, maximal_learning_rate
+from twolayer.theory.formulas.phase_retrieval import fixed_overlap, maximal_learning_rate
 
 AT_ZERO = 2.0  # the excess risk at m = 0
 

@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.core.fields import as_data
 from twolayer.core.random import seed_key
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.drift import drift
-from twolayer.theory.random_start import mean_log_overlap
+from twolayer.specification.fields import as_data
+from twolayer.theory.formulas.random_start import mean_log_overlap
+from twolayer.theory.motion.drift import drift
 from twolayer.training import SGD, Free, Sphere
 
 # The plateau counts as left where a neuron has this overlap with a direction of the target.

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, first_line, nearest, shown
-from twolayer.core.registry import lookup, registered
+from twolayer.specification.registry import lookup, registered
 
 T = TypeVar("T")
 

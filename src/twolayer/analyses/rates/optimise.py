@@ -12,12 +12,12 @@ import numpy as np
 
 from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
-from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.expectation import choose
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.fields import as_data, count, instance, number
 from twolayer.theory import SaadSolla
-from twolayer.theory.optimal import risk_after, samples_to
+from twolayer.theory.motion.optimal import risk_after, samples_to
 from twolayer.training import SGD, Schedule
 
 # Rates are sought within this factor of the one that is given.

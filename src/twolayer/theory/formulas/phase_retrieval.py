@@ -21,7 +21,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.description import Applies, Exactness
 from twolayer.problem import Gaussian, Problem, RandomStart, Square
 from twolayer.problem.activations import SquareActivation
-from twolayer.theory.random_start import mean_log_overlap, mean_over_overlap, overlap_rule
+from twolayer.theory.formulas.random_start import mean_log_overlap, mean_over_overlap, overlap_rule
 from twolayer.training import SGD
 
 # How many standard errors a bound on the error of a sampled mean contains.

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int
 
 from twolayer.core.estimate import Estimate
 from twolayer.core.linalg import pair_positions
-from twolayer.core.polynomial import (
+from twolayer.core.multivariate import (
     Exponents,
     Polynomial,
     divisors,

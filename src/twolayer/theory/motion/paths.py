@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.draws import four_normals, four_of
-from twolayer.core.kernels import WrittenOut, counter
+from twolayer.compiler.draws import four_normals, four_of
+from twolayer.compiler.loops import WrittenOut, counter
+from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.linalg import cholesky
-from twolayer.core.scalar import Program, Unsupported, scalarize
 from twolayer.expectation import Chosen, Moments, SquareUnits, increment_covariance, increment_parts, increment_rates
 from twolayer.problem import Gaussian, Overlaps, Problem
-from twolayer.theory.drift import Change, drift, mean_increments, pack, tangent, unpack
-from twolayer.theory.increments import corrections, moving_entries, noise_covariance
-from twolayer.theory.watch import Watch
+from twolayer.theory.motion.drift import Change, drift, mean_increments, pack, tangent, unpack
+from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance
+from twolayer.theory.motion.watch import Watch
 from twolayer.training import SGD
 
 MAX_OPS = 6000

@@ -19,14 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.fields import as_data
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.errors import NUDGE
-from twolayer.theory.flow import AbstractFlow, Accuracy, Flows, Saved, follow
-from twolayer.theory.scope import refusal
+from twolayer.specification.fields import as_data
+from twolayer.theory.motion.error_bounds import NUDGE
+from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow
+from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
 
 if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one

@@ -10,13 +10,13 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import as_data
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Gaussian, Overlaps, PhaseRetrieval, Problem, Student
-from twolayer.theory.drift import drift
-from twolayer.theory.flow import LOOSER, passages
-from twolayer.theory.integrate import solve
-from twolayer.theory.phase_retrieval import fixed_overlap
+from twolayer.specification.fields import as_data
+from twolayer.theory.formulas.phase_retrieval import fixed_overlap
+from twolayer.theory.motion.drift import drift
+from twolayer.theory.motion.flow import LOOSER, passages
+from twolayer.theory.motion.integrate import solve
 from twolayer.theory.saad_solla import SaadSolla, as_state
 from twolayer.training import SGD, Sphere
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from twolayer.analyses.lazy.result import NTK, Curve, Errors, HeldOut, Share, TargetBound
 from twolayer.core.errors import InvalidInput, takes_these
-from twolayer.core.fields import array, choice, count, instance, number
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
     AbstractSpectrum,
@@ -28,7 +28,7 @@ from twolayer.kernel.spectra import as_measure
 from twolayer.kernel.training import PRECISIONS, STARTS, check_memory
 from twolayer.problem import Samples
 from twolayer.problem.activations import Relu, as_activation
-from twolayer.verbs.ntk_result import NTK, Curve, Errors, HeldOut, Share, TargetBound
+from twolayer.specification.fields import array, choice, count, instance, number
 
 Tell = Callable[[str, float], None]
 # Numbers of the kernel between test and training inputs that are held at once.

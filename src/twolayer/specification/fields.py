@@ -16,7 +16,7 @@ import numpy as np
 from jax.core import Tracer
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.registry import lookup
+from twolayer.specification.registry import lookup
 
 MAX_COUNT = 2**53
 # Lengths of weights beyond this are mistakes; powers of them leave the range of double precision.

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from twolayer.core.linalg import pair_positions, symmetrise
 from twolayer.expectation import Chosen, Moments
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.drift import Change, decayed, drift, mean_increments, pack, tangent, unpack
+from twolayer.theory.motion.drift import Change, decayed, drift, mean_increments, pack, tangent, unpack
 from twolayer.training import SGD
 
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from twolayer.analyses.escape.result import ExitTime, Sample, does_not_escape
 from twolayer.ask import Ask, make_plan
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, NotApplicable, takes_these
 from twolayer.core.estimate import Estimate
-from twolayer.core.fields import as_data, count, instance, number
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Plan, Record, Status
@@ -21,12 +21,13 @@ from twolayer.expectation import choose, risk_along
 from twolayer.expectation.base import ROUNDING
 from twolayer.problem import Overlaps, Problem
 from twolayer.simulation import OverlapSGD
-from twolayer.theory import SaadSolla, phase_retrieval
-from twolayer.theory.escape import ode_exit_times
-from twolayer.theory.random_start import sum_of_alignments, sum_of_squares
+from twolayer.specification.fields import as_data, count, instance, number
+from twolayer.theory import SaadSolla
+from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas.escape import ode_exit_times
+from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squares
 from twolayer.training import SGD
 from twolayer.verbs.evolve import Interrupted
-from twolayer.verbs.exit_result import ExitTime, Sample, does_not_escape
 from twolayer.verbs.places import open_place, plan_key, run_part
 
 # Starts for the part of the quenched mean that is not integrated; its scatter is of order 1 / (T d) of a start's.

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.core.native import Kernel, compiled
-from twolayer.core.scalar import Program
+from twolayer.compiler.native import Kernel, compiled
+from twolayer.compiler.scalar import Program
 
 # Replicas in one block of a GPU kernel, and warps that share them.
 LANES, WARPS = 128, 4

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.typical import Cloud, Layout
+from twolayer.theory.reuse.typical_samples import Cloud, Layout
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
 

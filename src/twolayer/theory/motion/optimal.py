@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.integrate import solve
+from twolayer.theory.motion.integrate import solve
 from twolayer.theory.saad_solla import OverlapFlow, as_state
 from twolayer.training import SGD
 

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.fields import as_data, number
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.drift import Change, drift, pack, tangent, unpack
-from twolayer.theory.increments import corrections
-from twolayer.theory.integrate import solve
-from twolayer.theory.paths import without_dimension
+from twolayer.specification.fields import as_data, number
+from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
+from twolayer.theory.motion.increments import corrections
+from twolayer.theory.motion.integrate import solve
+from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.sde import SDE
 from twolayer.training import SGD
 

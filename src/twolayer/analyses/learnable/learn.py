@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from twolayer.analyses.learnable.verification import Checks, check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
-from twolayer.core.fields import count, flag, number
 from twolayer.core.precision import double
 from twolayer.learnability import Learnability, analyse
 from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
-from twolayer.theory.plateau import Plateau, plateau
-from twolayer.verbs.learn_check import Checks, check
+from twolayer.specification.fields import count, flag, number
+from twolayer.theory.formulas.plateau import Plateau, plateau
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
 from twolayer.description import Plan, Record, Status
-from twolayer.theory.errors import carried, largest
-from twolayer.theory.integrate import Solution, solve
+from twolayer.theory.motion.error_bounds import carried, largest
+from twolayer.theory.motion.integrate import Solution, solve
 
 # The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0

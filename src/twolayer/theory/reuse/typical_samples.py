@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.problem import Problem
-from twolayer.theory.net import Net, uniforms
+from twolayer.theory.reuse.sobol import Net, uniforms
 
 # Counts of a sample in a batch up to this number: more have a probability below 1e-15 at a mean of one.
 MOST_COUNTS = 18

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.analyses.escape.result import finite
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
@@ -21,10 +22,9 @@ from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Proble
 from twolayer.problem.activations import HermiteActivation
 from twolayer.simulation import OverlapSGD
 from twolayer.theory import DMFT, BatchMap
-from twolayer.theory.plateau import LEFT, Plateau, plateau
+from twolayer.theory.formulas.plateau import LEFT, Plateau, plateau
 from twolayer.training import SGD, AbstractReuse, Fresh, Reused, Sphere
 from twolayer.verbs.evolve import evolve
-from twolayer.verbs.exit_result import finite
 
 # Giant steps: width of the student, samples over d, step size in units of the width.
 WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4

@@ -1,0 +1,1 @@
+"""When training leaves its start."""

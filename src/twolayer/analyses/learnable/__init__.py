@@ -1,0 +1,1 @@
+"""What of a target can be learned, and how fast."""

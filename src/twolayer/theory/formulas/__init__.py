@@ -1,0 +1,1 @@
+"""Formulas and fixed points: escape, plateaus, random starts, phase retrieval."""

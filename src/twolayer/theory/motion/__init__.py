@@ -1,0 +1,1 @@
+"""What the descriptions of this room share: drifts, integrators, error bounds, thresholds."""
