@@ -322,7 +322,7 @@ def test_of_several_classes_the_one_with_the_fields_is_read():
         [tl.SGD(0.5), tl.SGD(0.1)], [1.0]
     )
     assert decode({"learning_rate": 0.5}, (tl.SGD, tl.Schedule)) == tl.SGD(0.5)
-    for data, name in [({"phases": phases, "switchs": [1.0]}, "Schedule"), ({"rate": 1.0}, "SGD"), ({}, "SGD")]:
+    for data, name in [({"phases": phases, "switch": [1.0]}, "Schedule"), ({"rate": 1.0}, "SGD"), ({}, "SGD")]:
         with pytest.raises(InvalidInput, match=f"`{name}` "):
             decode(data, (tl.SGD, tl.Schedule))
     with pytest.raises(InvalidInput, match="not known here"):

@@ -114,6 +114,30 @@ def test_an_exit_time_goes_on_in_any_stage(tmp_path):
     assert json.dumps(resumed.to_dict()) == json.dumps(whole.to_dict()) and not path.exists()
 
 
+@pytest.mark.slow
+def test_the_checks_of_learn_go_on(tmp_path):
+    """Killed in the second dimension of the slope, nothing that was finished is run again."""
+    told = []
+
+    def tell(name, fraction):
+        told.append((name, fraction))
+
+    def die_in_the_second_dimension(name, fraction):
+        if name == "escape against d" and fraction > 0.6:
+            raise Died
+
+    ask = {"verify": True, "largest": 300}
+    whole = tl.learn("z1", **ask)
+    folder = tmp_path / "places"
+    with pytest.raises(Died):
+        tl.learn("z1", progress=die_in_the_second_dimension, checkpoint=tl.Checkpoint(folder, every=0.0), **ask)
+    kept = ["escape_30.npz", "escape_300.npz", "giant_steps.npz", "one_batch_again.npz"]
+    assert sorted(path.name for path in folder.iterdir()) == kept
+    resumed = tl.learn("z1", progress=tell, checkpoint=folder, **ask)
+    assert resumed.to_dict() == whole.to_dict() and list(folder.iterdir()) == []
+    assert told[:3] == [("giant steps", 1.0), ("one batch again", 1.0), ("escape against d", 0.5)]
+
+
 def test_a_checkpoint_of_another_version_begins_anew_and_says_so(tmp_path, monkeypatch):
     place = tl.Checkpoint(tmp_path / "place.npz", every=0.0)
     ask = {"until": 2.0, "save": 5, "replicas": 2, "checkpoint": place}
