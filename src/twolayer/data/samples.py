@@ -77,7 +77,7 @@ def load_samples(
             raise InvalidInput(f"Sample {int(np.argmin(norms))} is zero everywhere: it cannot be given unit norm.")
         if not np.all(np.isfinite(norms)):
             raise InvalidInput(
-                f"Sample {int(np.argmax(norms))} is too long for a double: it cannot be given unit norm."
+                f"Sample {int(np.argmax(norms))} is too long for a float: it cannot be given unit norm."
             )
         X = X / norms[:, None]
     return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
