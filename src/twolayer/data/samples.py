@@ -71,9 +71,14 @@ def load_samples(
         X, y = X[:n], y[:n]
     X = array("X", 2)(np.asarray(X, dtype=np.float64).reshape(len(X), -1) if len(X) else X)
     if normalise:
-        norms = np.linalg.norm(X, axis=1)
+        with np.errstate(over="ignore", under="ignore"):
+            norms = np.linalg.norm(X, axis=1)
         if not np.all(norms > 0.0):
             raise InvalidInput(f"Sample {int(np.argmin(norms))} is zero everywhere: it cannot be given unit norm.")
+        if not np.all(np.isfinite(norms)):
+            raise InvalidInput(
+                f"Sample {int(np.argmax(norms))} is too long for a float: it cannot be given unit norm."
+            )
         X = X / norms[:, None]
     return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
 
