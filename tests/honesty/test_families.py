@@ -13,6 +13,8 @@ from .families import FAMILIES, MOMENTS, Group, Pair, draw, is_extreme, referenc
 SEED = 15
 # One function of each family by default; with the slow tests 2,000 cases.
 QUICK, ALL = draw(SEED, 1, 6), draw(SEED + 1, 10, 50)
+# Compiling is most of the cost: by default the engines that are chosen, and one more that the family would deceive.
+ALSO = {"jumps": "Cloud", "growth": "Cloud", "bumps": "Quadrature", "narrow targets": "Quadrature"}
 # What the references may be off by, in units of the largest entry: rounding in sums of some 10^5 numbers.
 ROUNDING = 1e-13
 
@@ -30,8 +32,8 @@ def served(pair: Pair, engine: str | None) -> tuple[str, ...]:
     return tuple(moments)
 
 
-def check(group: Group) -> tuple[list[str], int]:
-    """Every engine at every state: what is wrong, and the number of states that the default engines refuse."""
+def check(group: Group, engines: tuple[str, ...]) -> tuple[list[str], int]:
+    """The default engines and these at every state: what is wrong, and how many states the default engines refuse."""
     pair, problem = group.pair, group.pair.problem()
     truths = [reference(pair, state) for state in group.states]
     for state, truth in zip(group.states[:2], truths, strict=False):
@@ -39,15 +41,15 @@ def check(group: Group) -> tuple[list[str], int]:
         for moment in MOMENTS:
             assert np.max(np.abs(truth[moment] - coarser[moment])) <= 1e-9 * np.max(np.abs(truth[moment])) + 1e-12
     wrong, refused = [], 0
-    for engine in (None, *ENGINES):
+    for engine in (None, *engines):
         wanted = served(pair, engine)
         if engine is None and wanted != MOMENTS:
             refused = sum(not is_extreme(pair, state) for state in group.states)
         if not wanted:
             continue
-        chosen = Auto(engines=engine and (engine,)).choose(problem, wanted)
         if engine is not None and engine in default_engines(pair):
             continue  # the default has shown it
+        chosen = Auto(engines=engine and (engine,)).choose(problem, wanted)
         for state, truth in zip(group.states, truths, strict=True):
             result = estimate(chosen, problem, state.overlaps(pair.shape), wanted)
             is_finite = True
@@ -79,7 +81,7 @@ def name(group: Group) -> str:
 
 @pytest.mark.parametrize("group", QUICK, ids=FAMILIES)
 def test_no_engine_reports_less_than_its_true_error(group):
-    wrong, refused = check(group)
+    wrong, refused = check(group, (ALSO[group.pair.family],))
     assert not wrong, "\n".join([name(group), *wrong])
     assert refused == 0
 
@@ -87,7 +89,7 @@ def test_no_engine_reports_less_than_its_true_error(group):
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ALL, ids=[f"{group.pair.family} {i % 10}" for i, group in enumerate(ALL)])
 def test_no_engine_reports_less_than_its_true_error_in_2000_cases(group):
-    wrong, refused = check(group)
+    wrong, refused = check(group, tuple(ENGINES))
     assert not wrong, "\n".join([name(group), *wrong])
     assert refused <= 0.05 * len(group.states), f"{refused} of {len(group.states)} refused: {name(group)}"
 
