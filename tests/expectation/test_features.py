@@ -35,7 +35,9 @@ def test_kinks_along_single_fields_are_found(formula, kinks):
 
 
 def test_kinks_that_are_no_round_numbers_are_found_to_rounding():
-    (places,) = tl.MultiIndex("step(exp(z1) - 2) + sign(0.7*z1 - 0.123)").kinks or ()
+    kinks = tl.MultiIndex("step(exp(z1) - 2) + sign(0.7*z1 - 0.123)").kinks
+    assert kinks is not None and len(kinks) == 1
+    places = kinks[0]
     np.testing.assert_allclose(places, [0.123 / 0.7, np.log(2.0)], rtol=1e-15)
 
 

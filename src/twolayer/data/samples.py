@@ -76,9 +76,7 @@ def load_samples(
         if not np.all(norms > 0.0):
             raise InvalidInput(f"Sample {int(np.argmin(norms))} is zero everywhere: it cannot be given unit norm.")
         if not np.all(np.isfinite(norms)):
-            raise InvalidInput(
-                f"Sample {int(np.argmax(norms))} is too long for a float: it cannot be given unit norm."
-            )
+            raise InvalidInput(f"Sample {int(np.argmax(norms))} is too long for a float: it cannot be given unit norm.")
         X = X / norms[:, None]
     return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
 
