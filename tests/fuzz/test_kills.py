@@ -222,7 +222,9 @@ def test_a_damaged_checkpoint_does_not_stop_the_command(damage, references, tmp_
     path = Path(line.out, "checkpoint", ended.places[0])
     path.write_bytes(DAMAGES[damage](path.read_bytes()))
     ended = line.run()
-    assert ended.stderr.count("\n") == 1 and f"{path.name}.damaged" in ended.stderr, ended.stderr
+    # XLA writes lines of its own there when it reads its cache.
+    lines = [line for line in ended.stderr.splitlines() if "cpu_aot_loader" not in line]
+    assert len(lines) == 1 and lines[0].startswith("twolayer: ") and f"{path.name}.damaged" in lines[0], lines
     assert (line.out / "checkpoint" / f"{path.name}.damaged").exists()
     shutil.rmtree(line.out / "checkpoint")
     compare(line.result(ended), (printed, tree), damage)
