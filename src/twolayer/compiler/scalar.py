@@ -223,7 +223,7 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
         branch = parameters["branches"][int(which.value)]
         return _interpret(writer, branch.jaxpr, branch.consts, values[1:])
     if name == "scan":
-        return _scan(writer, parameters, values)
+        return _scan(writer, parameters, values, equation.outvars)
     if name == "erf":
         jaxpr = jax.make_jaxpr(erf)(jax.ShapeDtypeStruct((), aval.dtype))
         nodes = [_interpret(writer, jaxpr.jaxpr, jaxpr.consts, [_array([x], ())])[0][()] for x in values[0].ravel()]
@@ -240,10 +240,17 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
     raise Unsupported(name)
 
 
-def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray]) -> list[np.ndarray]:
-    """A loop of known length, written out."""
-    inner, length, carried = parameters["jaxpr"], parameters["length"], parameters["num_carry"]
-    first = parameters["num_consts"]
+def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray], outputs: Any) -> list[np.ndarray]:
+    """A loop of known length, written out.
+
+    Its arguments are constants, what is carried, and rows of what is looped over; which is which is read off their
+    shapes, since the names of the parameters that say so differ between versions of JAX.
+    """
+    inner, length = parameters["jaxpr"], parameters["length"]
+    is_row = [x.ndim == len(aval.shape) + 1 for x, aval in zip(values, inner.in_avals, strict=True)]
+    results_of_a_step = zip(outputs, inner.out_avals, strict=True)
+    carried = sum(len(whole.aval.shape) == len(aval.shape) for whole, aval in results_of_a_step)
+    first = is_row.count(False) - carried
     consts, carry, rows = values[:first], values[first : first + carried], values[first + carried :]
     order = reversed(range(length)) if parameters["reverse"] else range(length)
     stacked = [np.empty((length, *aval.shape), dtype=object) for aval in inner.out_avals[carried:]]
