@@ -66,7 +66,7 @@ BAD = {
     "import": (FORMULA % "\"__import__('os')\"", "formula"),
     "attribute": (FORMULA % "'z1.__class__'", "not allowed"),
     "huge power": (FORMULA % "'z1**9999999'", "power"),
-    "power tower": (FORMULA % "'9**9**9**9'", "power"),
+    "power tower": (FORMULA % "'9**9**9**9'", "finite real number"),
     "deep nesting": (FORMULA % f"'{'(' * 150}z1{')' * 150}+sin({'sin(' * 60}z1{')' * 60})'", "formula"),
     "d too small": ("problem.inputs.d=2", "exceed"),
     "negative time": ("run.until=-1", "until"),

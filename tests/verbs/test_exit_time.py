@@ -17,7 +17,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.description import Plan, Record, first_crossings
 from twolayer.theory.formulas import phase_retrieval as theory
 
-verb = importlib.import_module("twolayer.analyses.exit_time")
+verb = importlib.import_module("twolayer.analyses.escape.exit_time")
 
 
 def setting(p: int, d: int, noise: float, rate: float | None = None) -> tuple[tl.Problem, tl.SGD]:

@@ -12,7 +12,8 @@ from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, takes_these
 from twolayer.core.precision import double
-from twolayer.data import provenance, to_dataset
+from twolayer.data import to_dataset
+from twolayer.data.provenance import provenance
 from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import instance

@@ -156,7 +156,7 @@ def mixture(activation: AbstractActivation, terms: int, size: int) -> Thresholds
     return units if units.is_exact else units.padded(size)
 
 
-def room_for(moment: str, rows: int, others: int, nodes: float) -> float:
+def room_for(moment: str, rows: int, others: int, nodes: float | int) -> float:
     """Bytes for an average over so many thresholds of the student and of everybody: those of all its arrays at once.
 
     Two slopes and two units are four thresholds; a relu takes a rule with ``nodes`` points for them besides.
