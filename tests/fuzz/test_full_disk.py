@@ -52,7 +52,7 @@ def test_a_full_disk_at_the_report(small_disk):
     assert "comparison.nc" not in check_refused(ended, folder) and "No space left" in ended.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kilobytes", [16, 64, 150, 300])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_fills_up_at_any_file(name, kilobytes, small_disk):

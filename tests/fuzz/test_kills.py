@@ -198,7 +198,7 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_numbers(case, reference
     assert killed_until_done(case, DEFAULT[case], random.Random(f"15 {case}"), references, tmp_path) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_hundred_kills_change_no_bit(case, references, tmp_path):
     """All cases together are killed a hundred times; most of the kills must meet a place on disk."""

@@ -70,7 +70,7 @@ def test_a_few_random_moments(tmp_path):
     assert try_moments(tmp_path, seed=0, cases=3, lengths={"run": 6.0, "gallery": 6.0, "exit-time": 6.0}) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fifty_random_moments(tmp_path):
     """From the imports to the report: the length of each command is taken first."""
     lengths = {}

@@ -86,7 +86,7 @@ def test_no_engine_reports_less_than_its_true_error(group):
     assert refused == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("group", ALL, ids=[f"{group.pair.family} {i % 10}" for i, group in enumerate(ALL)])
 def test_no_engine_reports_less_than_its_true_error_in_2000_cases(group):
     wrong, refused = check(group, tuple(ENGINES))
