@@ -7,7 +7,6 @@ import pytest
 from twolayer.experiment import read_spec
 from twolayer.gallery import Ask, make, pages
 
-
 # Made by continuous integration: at least one page of each source, those that take a few seconds. `scripts/test --all`
 # makes the others as well, and so does `docs/make_gallery.py`.
 QUICK = {
