@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -88,6 +89,75 @@ class Plan(eqx.Module):
         """The squared row length beyond which a replica counts as diverged."""
         lengths = [np.diagonal(np.asarray(x), axis1=-2, axis2=-1) for x in (self.starts.Q, self.starts.P)]
         return DIVERGED * max(1.0, *(float(x.max(initial=0.0)) for x in lengths))
+
+
+class Watch(eqx.Module):
+    """The thresholds that a description watches at every step: on the excess risk, on the overlaps with the target.
+
+    The crossings of a replica are an array with one entry for each threshold that is watched, the risk first and then
+    the k target directions: when the threshold was first reached, and -1 before that.
+    """
+
+    risk: bool = eqx.field(static=True)
+    overlaps: bool = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Watch":
+        """The thresholds for which the plan asks."""
+        return cls(plan.risk_threshold is not None, plan.overlap_threshold is not None)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any threshold is watched."""
+        return self.risk or self.overlaps
+
+    @staticmethod
+    def thresholds(plan: Plan) -> Float[np.ndarray, "replicas 2"]:
+        """The thresholds of each replica, on the risk and on the overlaps; zero where there is none."""
+        both = (plan.risk_threshold, plan.overlap_threshold)
+        return np.stack([np.broadcast_to(0.0 if x is None else x, plan.replicas) for x in both], axis=1)
+
+    def size(self, k: int) -> int:
+        """The number of crossings of a replica; a single one, which never happens, where nothing is watched."""
+        return max(1, int(self.risk) + (k if self.overlaps else 0))
+
+    def crossed(
+        self,
+        overlaps: Overlaps,
+        risk: Float[Array, ""] | None,
+        thresholds: Float[Array, " 2"],
+        crossing: Float[Array, " n"],
+        at: Any,
+    ) -> Float[Array, " n"]:
+        """The crossings after a step, with ``at`` for each threshold that is reached for the first time.
+
+        The overlap with a target direction is the largest cosine of a neuron with it, of either sign. The risk may be
+        None where it is not watched.
+        """
+        if not self.is_on:
+            return crossing
+        distances = []
+        if self.risk:
+            assert risk is not None
+            distances.append((thresholds[0] - risk)[None])
+        if self.overlaps:  # squares are compared, so that no root is taken at every step
+            lengths = jnp.diagonal(overlaps.Q)[:, None] * jnp.diagonal(overlaps.P)[None, :]
+            distances.append(jnp.max(overlaps.M * overlaps.M - thresholds[1] * thresholds[1] * lengths, axis=0))
+        return jnp.where((crossing < 0.0) & (jnp.concatenate(distances) >= 0.0), at, crossing)
+
+    def times(self, crossing: Any, k: int, clock: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """The times of the risk (replicas,) and of the overlaps (replicas, k), NaN where never or not watched.
+
+        A clock converts crossings in steps to times.
+        """
+        crossing = np.asarray(crossing)
+        crossed = np.where(crossing >= 0.0, crossing if clock is None else clock.time(crossing), np.nan)
+        times = np.full((len(crossed), 1 + k), np.nan)
+        if self.risk:
+            times[:, 0], crossed = crossed[:, 0], crossed[:, 1:]
+        if self.overlaps:
+            times[:, 1:] = crossed
+        return times[:, 0], times[:, 1:]
 
 
 class Record(NamedTuple):

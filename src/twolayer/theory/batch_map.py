@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.core.pace import Pace
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
 from twolayer.problem import Overlaps, Problem
@@ -24,7 +24,6 @@ from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
 from twolayer.theory.motion.scope import refusal
-from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
 NEEDED = ("excess_risk", "phi_hd")
@@ -174,7 +173,7 @@ def regime(problem: Problem, training: SGD) -> str:
     return "population gradient descent: giant steps with little noise"
 
 
-class _Run(NamedTuple):
+class _RunState(NamedTuple):
     """One replica on its way."""
 
     frame: Frame
@@ -240,7 +239,7 @@ class BatchMap(AbstractDescription):
             blanked(lost, x) for x in (Q, M, a, risk, result.error[3], largest(*result.error[:3]))
         )
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        times = as_times(crossings[0], training.clock(problem))
+        times = Watch.of(plan).times(crossings[0], problem.k, training.clock(problem))
         return Record(Q, M, a, risk, risk_error, error, status, *times, engine.name)
 
     def _follow(
@@ -263,23 +262,23 @@ class BatchMap(AbstractDescription):
 @eqx.filter_jit
 def _begin(
     engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, starts: Overlaps, thresholds: Any
-) -> _Run:
-    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _Run:
+) -> _RunState:
+    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
         frame = frame_of(Overlaps(Q, M, P, a), training.has_momentum)
-        return _Run(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(1 + problem.k, -1.0))
+        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(watch.size(problem.k), -1.0))
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
 
 
-def _for_each(function: Callable[[_Run], Any], run: _Run) -> Any:
+def _for_each(function: Callable[[_RunState], Any], run: _RunState) -> Any:
     return jax.lax.map(function, run, batch_size=min(TOGETHER, len(run.crossing)))
 
 
 @eqx.filter_jit
 def _measured(
-    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState
 ) -> tuple[Array, Array, Array, Array]:
-    def one(run: _Run) -> tuple[Array, Array, Array, Array]:
+    def one(run: _RunState) -> tuple[Array, Array, Array, Array]:
         overlaps = overlaps_of(run.frame, P)
         risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
         return overlaps.Q, overlaps.M, overlaps.a, risk
@@ -288,10 +287,12 @@ def _measured(
 
 
 @eqx.filter_jit
-def _watched(engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run, last: Any) -> _Run:
+def _watched(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState, last: Any
+) -> _RunState:
     """After the last step there is no other that would look back at it."""
 
-    def one(run: _Run) -> _Run:
+    def one(run: _RunState) -> _RunState:
         overlaps = overlaps_of(run.frame, P)
         risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
         return run._replace(crossing=watch.crossed(overlaps, risk, run.thresholds, run.crossing, last))
@@ -307,14 +308,14 @@ def _advance(
     training: SGD,
     P: Array,
     watch: Watch,
-    run: _Run,
+    run: _RunState,
     first: Any,
     last: Any,
-) -> _Run:
+) -> _RunState:
     """All replicas from one step to another."""
 
-    def one(run: _Run) -> _Run:
-        def step(number: Array, run: _Run) -> _Run:
+    def one(run: _RunState) -> _RunState:
+        def step(number: Array, run: _RunState) -> _RunState:
             frame, risk = map_step(problem, training, engine, P, run.lengths, run.frame, finite)
             before = overlaps_of(run.frame, P)
             crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))

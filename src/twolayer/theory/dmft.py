@@ -26,7 +26,7 @@ from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import largest
-from twolayer.theory.reuse.frame import Path, follow, gradients_per_step
+from twolayer.theory.reuse.frame import FramePath, follow, gradients_per_step
 from twolayer.theory.reuse.sobol import Net, scrambled_net
 from twolayer.theory.reuse.typical_samples import Layout, coordinates_needed, make_cloud
 from twolayer.training import SGD
@@ -108,17 +108,17 @@ class DMFT(AbstractDescription):
         nets, layout, share = self._nets(problem, training, steps)
         size = training.set_size(problem) or training.samples_per_step(problem)
         alpha = np.asarray(size / problem.d)
-        made, methods = as_data((problem, phases))
+        problem_data, methods = as_data((problem, phases))
         rows: list[list[_Seen]] = []
         for net in nets:
-            cloud = make_cloud(made, plan.starts.P, layout, share, net, self.log2_points)
+            cloud = make_cloud(problem_data, plan.starts.P, layout, share, net, self.log2_points)
             rows.append([])
             for replica in range(plan.replicas):
                 start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
-                path = follow(made, methods, firsts, alpha, start, cloud, steps)
+                path = follow(problem_data, methods, firsts, alpha, start, cloud, steps)
                 rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
                 plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
-        clouds = [_Seen(*(np.stack(x) for x in zip(*each, strict=True))) for each in rows]
+        clouds = [_Seen(*(np.stack(x) for x in zip(*replicas, strict=True))) for replicas in rows]
         return self._record(problem, training, plan, clouds)
 
     def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
@@ -154,8 +154,10 @@ class DMFT(AbstractDescription):
 
         # How the overlaps scatter is how the risk does; for that one variant of the engine is enough.
         variants = engine.variants()
-        found = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
-        risk, engine_error = (np.asarray(each["excess_risk"]) for each in (found.value, found.error))
+        risk_estimate = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
+        risk, engine_error = (
+            np.asarray(estimate["excess_risk"]) for estimate in (risk_estimate.value, risk_estimate.error)
+        )
         scatter = by_scatter(tuple(risks(variants[0], seen) for seen in clouds)).error
         risk_error = np.maximum.accumulate(scatter + engine_error, axis=1)
         overlap_error = largest(spread.Q, spread.M, spread.a)
@@ -182,7 +184,7 @@ class _Seen(NamedTuple):
     R: Any
 
 
-def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
+def _seen(problem: Problem, training: SGD, path: FramePath, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
     """Overlaps and kernels of a path at the save points."""
     p, k = problem.p, problem.k
     B = np.asarray(path.B)[steps]

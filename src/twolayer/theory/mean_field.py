@@ -120,16 +120,16 @@ def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
         finest, rest = results[0], results[1:]
         value, error = finest, jax.tree.map(lambda x: 0.0 * abs(x), finest)
         for group, combine_group in zip(others, combine, strict=True):
-            own, rest = rest[: len(group)], rest[len(group) :]
+            group_results, rest = rest[: len(group)], rest[len(group) :]
             if combine_group is not None:
-                part = combine_group((finest, *own))
+                part = combine_group((finest, *group_results))
                 value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, finest)
                 error = jax.tree.map(lambda total, x: total + x, error, part.error)
         return Estimate(value, error)
 
     name = f"{engine.name}; {rules[0].size} cosines" + (f"; target: {target.name}" if target else "")
     rtol = max(engine.rtol, target.rtol if target else 0.0)
-    return Landscapes((first, *(each for group in others for each in group)), combined, rtol, name)
+    return Landscapes((first, *(landscape for group in others for landscape in group)), combined, rtol, name)
 
 
 def _by_pairs(auto: Auto) -> Auto:

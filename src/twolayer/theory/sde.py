@@ -16,7 +16,7 @@ from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
@@ -24,8 +24,8 @@ from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.paths import (
     Kept,
-    Path,
-    Setting,
+    OverlapPath,
+    PathSetting,
     advance_xla,
     as_rows,
     from_rows,
@@ -34,7 +34,6 @@ from twolayer.theory.motion.paths import (
     written_out,
 )
 from twolayer.theory.motion.scope import refusal
-from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
 # Paths on which the step is chosen and errors are measured; all of them when there are few and nothing is native.
@@ -122,24 +121,30 @@ class SDE(AbstractDescription):
         problem, training = as_data((without_dimension(problem), training))
         P = np.asarray(plan.starts.P, dtype=np.float64)
         fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
-        settings = [Setting(problem, training, variant, *fixed) for variant in engine.variants()]
+        settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
         program = self._program(settings[0])
         # Few paths are cheaper to follow all again than to compile for another number of them.
         is_few = program is None and plan.replicas <= FEW
         probes = begun if is_few else jax.tree.map(lambda x: x[:PROBES], begun)
 
-        def probe(made: Setting, dt: float, draws: int = 1, amplitude: float = scatter) -> tuple[np.ndarray, ...]:
-            own = program if made is settings[0] else None
-            own = own if own is None or draws == 1 else in_long_steps(made, own, draws)
-            advance = _driver(made, own, probes.words, draws)[0]
+        def probe(
+            setting: PathSetting, dt: float, draws: int = 1, amplitude: float = scatter
+        ) -> tuple[np.ndarray, ...]:
+            scalar_program = program if setting is settings[0] else None
+            scalar_program = (
+                scalar_program
+                if scalar_program is None or draws == 1
+                else in_long_steps(setting, scalar_program, draws)
+            )
+            advance = _driver(setting, scalar_program, probes.words, draws)[0]
             saved, interrupted = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
             if interrupted:
                 raise KeyboardInterrupt
             return _stacked(saved)
 
-        def with_risk(made: Setting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, np.asarray(_risk(made, *path)))
+        def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return (*path, np.asarray(_risk(setting, *path)))
 
         dt = self.dt
         if dt is None:
@@ -152,7 +157,7 @@ class SDE(AbstractDescription):
         if interrupted and len(saved) < 2:
             raise KeyboardInterrupt
         # The same noise with each variant of the engines, and in steps twice as long.
-        results = [with_risk(made, probe(made, float(dt))) for made in settings]
+        results = [with_risk(setting, probe(setting, float(dt))) for setting in settings]
         coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
         probed = carried(engine.combine, results, [coarse])
         # What is followed is the first variant; the best value is that of all of them.
@@ -169,27 +174,27 @@ class SDE(AbstractDescription):
         except NotApplicable:
             return True
 
-    def _program(self, made: Setting) -> WrittenOut | None:
+    def _program(self, setting: PathSetting) -> WrittenOut | None:
         """The step on scalars, where it can be written out and is wanted."""
         if self.backend == "native" and not has_numba():
             raise NotApplicable("Native code needs numba installed.")
         if self.backend == "xla":
             return None
         try:
-            return written_out(made)
+            return written_out(setting)
         except Unsupported as missing:
             if self.backend == "native":
                 raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
             return None
 
 
-_Advance = Callable[[Path, Kept, int, int], Path]
+_Advance = Callable[[OverlapPath, Kept, int, int], OverlapPath]
 
 
-def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
+def _driver(setting: PathSetting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
     """What carries paths along on this device, by the program if there is one, and its name."""
     if program is None:
-        return partial(_by_arrays, made, words, draws), "xla"
+        return partial(_by_arrays, setting, words, draws), "xla"
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and has_numba():
         step, name = partial(by_native, native(program, len(words))), "native"
@@ -199,7 +204,7 @@ def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -
         step, name = partial(by_vectors, program), "xla"
     rows = list(np.asarray(words).T)
 
-    def advance(path: Path, kept: Kept, first: int, last: int) -> Path:
+    def advance(path: OverlapPath, kept: Kept, first: int, last: int) -> OverlapPath:
         return from_rows(path, step(as_rows(path), as_rows(kept), rows, np.asarray(first), np.asarray(last)))
 
     return advance, name
@@ -208,22 +213,22 @@ def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -
 class _Begun(NamedTuple):
     """Paths at their start, and what is theirs for ever."""
 
-    path: Path
+    path: OverlapPath
     lengths: Any
     thresholds: Any
     words: Any  # two words of a key for each path
 
 
 @eqx.filter_jit
-def _begin(made: Setting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
+def _begin(setting: PathSetting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> _Begun:
         words = jax.random.key_data(purpose_key(key, Purpose.PATHS)).astype(jnp.uint32)
-        overlaps = Overlaps(Q, M, jnp.asarray(made.P), a)
-        crossing = jnp.full(1 + M.shape[1], -1.0)
-        if made.watch.is_on:
-            risk = made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
-            crossing = made.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
-        return _Begun(Path(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
+        overlaps = Overlaps(Q, M, jnp.asarray(setting.P), a)
+        crossing = jnp.full(setting.watch.size(M.shape[1]), -1.0)
+        if setting.watch.is_on:
+            risk = setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
+            crossing = setting.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
+        return _Begun(OverlapPath(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
@@ -233,9 +238,11 @@ def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
     return 2 * np.maximum(1, np.ceil(np.diff(times) / (2.0 * dt) * (1.0 - 1e-9))).astype(np.int64)
 
 
-def _by_arrays(made: Setting, words: Any, draws: int, path: Path, kept: Kept, first: int, last: int) -> Path:
+def _by_arrays(
+    setting: PathSetting, words: Any, draws: int, path: OverlapPath, kept: Kept, first: int, last: int
+) -> OverlapPath:
     numbers = (np.asarray(x) for x in (draws, first, last))
-    return jax.block_until_ready(advance_xla(made, path, kept, words, *numbers))
+    return jax.block_until_ready(advance_xla(setting, path, kept, words, *numbers))
 
 
 def _follow(
@@ -246,7 +253,7 @@ def _follow(
     amplitude: float,
     progress: Callable[[float], None] = lambda fraction: None,
     place: Place | None = None,
-) -> tuple[list[Path], bool]:
+) -> tuple[list[OverlapPath], bool]:
     """The paths at the save points, with so many steps between them; whether they were interrupted."""
     points = np.concatenate([[0], np.cumsum(counts)])
     begin, path, saved = _resumed(place, begun)
@@ -267,26 +274,26 @@ def _follow(
     return saved, False
 
 
-def _keep(place: Place, step: int, path: Path, saved: list[Path]) -> None:
+def _keep(place: Place, step: int, path: OverlapPath, saved: list[OverlapPath]) -> None:
     """Write to disk where the paths are, and where they were at the save points."""
     now = {f"path {name}": np.asarray(x) for name, x in path._asdict().items()}
-    columns = zip(Path._fields, zip(*saved, strict=True), strict=True)
+    columns = zip(OverlapPath._fields, zip(*saved, strict=True), strict=True)
     place.save(
         now | {f"saved {name}": np.stack([np.asarray(x) for x in column]) for name, column in columns} | {"step": step}
     )
 
 
-def _resumed(place: Place | None, begun: _Begun) -> tuple[int, Path, list[Path]]:
+def _resumed(place: Place | None, begun: _Begun) -> tuple[int, OverlapPath, list[OverlapPath]]:
     """The step, the paths and the save points at which a killed run was; or those of the start."""
     kept = None if place is None else place.load()
     if kept is None:
         return 0, begun.path, [begun.path]
-    columns = [kept[f"saved {name}"] for name in Path._fields]
-    path = Path(*(kept[f"path {name}"] for name in Path._fields))
-    return int(kept["step"]), path, [Path(*row) for row in zip(*columns, strict=True)]
+    columns = [kept[f"saved {name}"] for name in OverlapPath._fields]
+    path = OverlapPath(*(kept[f"path {name}"] for name in OverlapPath._fields))
+    return int(kept["step"]), path, [OverlapPath(*row) for row in zip(*columns, strict=True)]
 
 
-def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stacked(saved: list[OverlapPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q, M and a of all paths (paths, times, ...), NaN where they are not finite."""
     columns = ([np.asarray(x) for x in column] for column in zip(*((x.Q, x.M, x.a) for x in saved), strict=True))
     Q, M, a = (np.stack(column, axis=1) for column in columns)
@@ -296,10 +303,10 @@ def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @eqx.filter_jit
-def _risk(made: Setting, Q: Any, M: Any, a: Any) -> Array:
+def _risk(setting: PathSetting, Q: Any, M: Any, a: Any) -> Array:
     def one(row: tuple[Array, Array, Array]) -> Array:
-        overlaps = Overlaps(row[0], row[1], jnp.asarray(made.P), row[2])
-        return made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
+        overlaps = Overlaps(row[0], row[1], jnp.asarray(setting.P), row[2])
+        return setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (Q, M, a))
     return jax.lax.map(one, flat, batch_size=64).reshape(a.shape[:2])
@@ -337,7 +344,7 @@ def _mean_distance(errors: np.ndarray) -> np.ndarray:
 
 
 def _record(
-    engine: Chosen, problem: Problem, plan: Plan, saved: list[Path], errors: Any, name: str, interrupted: bool
+    engine: Chosen, problem: Problem, plan: Plan, saved: list[OverlapPath], errors: Any, name: str, interrupted: bool
 ) -> Record:
     Q, M, a = _stacked(saved)
     lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
@@ -354,5 +361,5 @@ def _record(
     if cut:
         name += f"; {cut} of {plan.replicas} paths cut off at the boundary of positive overlaps"
     overlap_error = np.where(np.isnan(risk), np.nan, error[None, :])
-    times = as_times(saved[-1].crossing)
+    times = Watch.of(plan).times(saved[-1].crossing, problem.k)
     return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, interrupted)

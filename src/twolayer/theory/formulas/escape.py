@@ -59,8 +59,8 @@ def ode_exit_times(
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
         flow = description.flow(variant, problem, training, starts.P)
-        asked = as_state(starts), span, accuracy.looser(looser), thresholds
-        times = [np.asarray(passages(flow, *asked, direction)) for direction in directions]
+        arguments = as_state(starts), span, accuracy.looser(looser), thresholds
+        times = [np.asarray(passages(flow, *arguments, direction)) for direction in directions]
         return np.fmin.reduce(times)  # NaN only where no direction is reached
 
     results = tuple(follow(variant, 1.0) for variant in variants)

@@ -405,8 +405,8 @@ def exact_time(d: int, learning_rate: float, noise: float, threshold: float) -> 
         return Estimate(np.inf, 0.0), 1.0
 
     def time(square: np.ndarray) -> np.ndarray:
-        found = exact_times(square, learning_rate, noise, threshold)
-        return np.where(np.isfinite(found), found, 0.0)  # at the very end of the range, by rounding
+        times = exact_times(square, learning_rate, noise, threshold)
+        return np.where(np.isfinite(times), times, 0.0)  # at the very end of the range, by rounding
 
     escaping = float(np.sum(overlap_rule(d, below)[1]))
     mean = mean_over_overlap(time, d, below)

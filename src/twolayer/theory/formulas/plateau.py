@@ -143,8 +143,8 @@ def _best(rate: Any, largest: float) -> float:
     """The learning rate that maximises its product with the growth rate."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(lambda g: -g * rate(g), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-12})
-    return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
+    optimum = minimize_scalar(lambda g: -g * rate(g), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-12})
+    return float(optimum.x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @eqx.filter_jit
@@ -158,8 +158,8 @@ def _linearised(engine: Chosen, problem: Problem, training: SGD, root: Array, a:
     def velocity(M: Array) -> Array:
         overlaps = Overlaps(jnp.eye(problem.p), M @ root.T, P, a)
         moments = engine.moments(problem, overlaps)
-        found = [drift(problem, training, overlaps, moments, variance)[1] for variance in (0.0, 1.0)]
-        return jnp.stack([jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T for dM in found])
+        velocities = [drift(problem, training, overlaps, moments, variance)[1] for variance in (0.0, 1.0)]
+        return jnp.stack([jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T for dM in velocities])
 
     at = jnp.zeros((problem.p, problem.k))
     return velocity(at)[0], jax.jacfwd(velocity)(at)

@@ -81,8 +81,8 @@ def mean_log_overlap(p: int, d: int) -> Estimate:
     decay = np.exp(-s[:, None] * square[None, :])
 
     def terms(phi: np.ndarray) -> np.ndarray:
-        found = (np.exp(-s) - phi**p) * 0.125
-        return np.append(found, [0.0] * (1 - len(found) % 2))
+        values = (np.exp(-s) - phi**p) * 0.125
+        return np.append(values, [0.0] * (1 - len(values) % 2))
 
     fine = _by_halves(terms(decay @ weights))
     half = np.sum(terms(decay[:, ::2] @ weights[::2] * 2.0))

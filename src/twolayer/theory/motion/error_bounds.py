@@ -49,11 +49,11 @@ def carried(
     """
     combined = combine(tuple(paths))
 
-    def error(own: Any, first: Any, *others: Any) -> Any:
+    def error(engine_error: Any, first: Any, *others: Any) -> Any:
         # A neighbour that is not there any more has gone away without bound.
         gaps = [np.where(np.isnan(other) & ~np.isnan(first), np.inf, np.abs(first - other)) for other in others]
         # What has once gone apart may come together again at a common fixed point.
-        return np.maximum.accumulate(own + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
+        return np.maximum.accumulate(engine_error + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
 
     return Estimate(combined.value, jax.tree.map(error, combined.error, paths[judged], *others))
 

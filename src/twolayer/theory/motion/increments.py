@@ -131,12 +131,12 @@ def _second_order(overlaps: Overlaps, S: Float[Array, "entries entries"]) -> Cha
     Q, M = overlaps.Q, overlaps.M
     lengths = jnp.diagonal(Q)
     pairs = p + p * k + pair_positions(p)
-    own = np.diagonal(pairs)
+    lengths_at = np.diagonal(pairs)
     # Rows and columns: relative growth of the squared length of each neuron.
-    both = S[own][:, own] / (lengths[:, None] * lengths[None, :])
+    both = S[lengths_at][:, lengths_at] / (lengths[:, None] * lengths[None, :])
     square = jnp.diagonal(both)
-    with_M = jnp.stack([S[p + j * k + np.arange(k), own[j]] for j in range(p)]) / lengths[:, None]
+    with_M = jnp.stack([S[p + j * k + np.arange(k), lengths_at[j]] for j in range(p)]) / lengths[:, None]
     dM = -0.5 * with_M + 0.375 * M * square[:, None]
-    with_Q = S[pairs][:, np.arange(p), own] / lengths[None, :]  # of Q_jl with the length of l
+    with_Q = S[pairs][:, np.arange(p), lengths_at] / lengths[None, :]  # of Q_jl with the length of l
     dQ = -0.5 * (with_Q + with_Q.T) + Q * (0.375 * (square[:, None] + square[None, :]) + 0.25 * both)
     return Change(dQ - jnp.diag(jnp.diagonal(dQ)), dM, jnp.zeros_like(overlaps.a))

@@ -50,8 +50,8 @@ def risk_after(
 ) -> Float[Array, ""]:
     """The excess risk after the samples of all spans, each at its own learning rate."""
 
-    def piece(state: Any, each: Any) -> Any:
-        rate, span = each
+    def piece(state: Any, interval: Any) -> Any:
+        rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), None)
         times = jnp.stack([jnp.zeros(()), span])
         path = solve(_velocity, state, times, args, RTOL, ATOL, MAX_STEPS, _never, is_differentiated=True).states
@@ -72,9 +72,9 @@ def samples_to(
 ) -> Float[Array, ""]:
     """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice."""
 
-    def piece(carry: Any, each: Any) -> Any:
+    def piece(carry: Any, interval: Any) -> Any:
         state, total, is_there = carry
-        rate, span = each
+        rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), threshold)
         times = jnp.stack([jnp.zeros(()), span])
         solution = solve(

@@ -100,12 +100,12 @@ def as_overlaps(
 
 def draw_particles(problem: Problem, plan: Plan, number: int | None) -> tuple[Particles, Float[Array, "replicas p p"]]:
     """Each replica's own units, followed by those of further students drawn from the law of the start."""
-    own, cosines = _own_units(plan.starts)
+    units, cosines = _own_units(plan.starts)
     students = 1 if number is None else -(-number // problem.p)
     if students == 1:
-        return own, cosines
+        return units, cosines
     drawn = _draw_students(as_data(problem), plan.keys, np.arange(1, students))
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), own, drawn), cosines
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), units, drawn), cosines
 
 
 @eqx.filter_jit
@@ -221,8 +221,8 @@ def mean_field_applies(
         return no(f"it is gradient flow, but one step takes the time gamma n_b/(p d) = {step:.3g}, which is not small.")
     if particles is not None and particles < problem.p:
         return no(f"`particles` must be at least the student's width p = {problem.p}, but is {particles}.")
-    own = f"O(1/p) = {1 / problem.p:.2g}" if particles is None else f"O(1/sqrt p) = {problem.p**-0.5:.2g}"
-    errors = [own, f"O(gamma/p) = {rate:.2g}", *also]
+    width_error = f"O(1/p) = {1 / problem.p:.2g}" if particles is None else f"O(1/sqrt p) = {problem.p**-0.5:.2g}"
+    errors = [width_error, f"O(gamma/p) = {rate:.2g}", *also]
     return Applies(True, exactness, f"error {', '.join(errors)}, each times a constant")
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.reuse.typical_samples import Cloud, Layout
+from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
 
@@ -46,7 +46,7 @@ def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
 
 
 def fields(
-    layout: Layout, alpha: Any, cloud: Cloud, traces: Traces, B: Float[Array, "p size"], remembered: Array
+    layout: Layout, alpha: Any, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
 ) -> Float[Array, "p points"]:
     r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
 
@@ -61,7 +61,7 @@ def gradient_in_frame(
     problem: Problem,
     alpha: Any,
     layout: Layout,
-    cloud: Cloud,
+    cloud: TypicalSamples,
     traces: Traces,
     weights: Weights,
     number: Any,
@@ -136,17 +136,17 @@ def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float
     return jnp.where(is_free[:, None], inverse, 0.0) @ new
 
 
-class Run(NamedTuple):
+class Constants(NamedTuple):
     """What stays the same through a run."""
 
     problem: Problem
     training: SGD
     alpha: Any  # samples in a set, or in a batch where there is none, over d
     lengths: Any  # of the rows at the start
-    cloud: Cloud
+    cloud: TypicalSamples
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a run is."""
 
     weights: Weights
@@ -154,25 +154,27 @@ class Place(NamedTuple):
 
 
 @eqx.filter_jit
-def begin(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud) -> tuple[Run, Place]:
+def begin(
+    problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: TypicalSamples
+) -> tuple[Constants, Position]:
     """A run at its start."""
     size, points = cloud.x.shape
     layout = Layout(problem.k, problem.p, (size - problem.k - problem.p) // problem.p)
     noise = layout.size - layout.given
     traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
-    run = Run(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
-    return run, Place(start_in_frame(training, start, layout), traces)
+    constants = Constants(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
+    return constants, Position(start_in_frame(training, start, layout), traces)
 
 
 # The traces are written in place; everything else is in the first argument.
 @eqx.filter_jit(donate="all-except-first")
-def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Array]]:
+def step(constants: Constants, place: Position, t: Any) -> tuple[Position, tuple[Array, Array, Array]]:
     """One step of training, and weights, second layer and risk over the set before it."""
-    problem, training, alpha, lengths, cloud = run
+    problem, training, alpha, lengths, cloud = constants
     weights, traces = place
     noise = traces.hat.shape[0]
     layout = Layout(problem.k, problem.p, noise // problem.p)
-    each = gradients_per_step(training)
+    per_step = gradients_per_step(training)
     before, wanted, risk = weights, queried(training, weights), jnp.asarray(jnp.nan)
     if training.has_fixed_set and wanted.W is not weights.W:  # else the gradient finds the risk on its way
         used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
@@ -181,24 +183,24 @@ def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Arr
         # What reads the traces comes first, or they would be copied before they are written to.
         risk, traces = jax.lax.optimization_barrier((risk, traces))
 
-    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
-        first = jnp.zeros_like(t) if training.has_fixed_set else each * t
-        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, first)
+    def gradient_at(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
+        first = jnp.zeros_like(t) if training.has_fixed_set else per_step * t
+        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, per_step * t + m, first)
 
     if isinstance(training.reuse, LookAhead):
-        ahead, traces, _ = found(wanted, traces, 0)
-        gradient, traces, _ = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
+        ahead, traces, _ = gradient_at(wanted, traces, 0)
+        gradient, traces, _ = gradient_at(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
         weights = update(problem, training, weights, lengths, gradient)
     else:
-        for m in range(each):
+        for m in range(per_step):
             wanted = queried(training, weights)
-            gradient, traces, here = found(wanted, traces, m)
+            gradient, traces, here = gradient_at(wanted, traces, m)
             risk = here if training.has_fixed_set and wanted.W is weights.W else risk
             weights = update(problem, training, weights, lengths, gradient)
-    return Place(weights, traces), (before.W, before.a, risk)
+    return Position(weights, traces), (before.W, before.a, risk)
 
 
-class Path(NamedTuple):
+class FramePath(NamedTuple):
     """What a run gives at every step."""
 
     B: Any  # (steps + 1, p, size): the weights in the frame
@@ -213,15 +215,15 @@ def follow(
     firsts: tuple[int, ...],
     alpha: Any,
     start: Overlaps,
-    cloud: Cloud,
+    cloud: TypicalSamples,
     steps: int,
-) -> Path:
+) -> FramePath:
     """A run of so many steps, over one cloud, by trainings that each have their first step."""
-    run, place = begin(problem, phases[0], alpha, start, cloud)
+    constants, place = begin(problem, phases[0], alpha, start, cloud)
     seen = []
     for t in range(steps + 1):
         training = phases[int(np.searchsorted(firsts, t, side="right")) - 1]
-        place, now = step(run._replace(training=training), place, np.asarray(t))
+        place, now = step(constants._replace(training=training), place, np.asarray(t))
         seen.append(now)
     B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
-    return Path(B, a, risk, np.asarray(place.traces.gram))
+    return FramePath(B, a, risk, np.asarray(place.traces.gram))

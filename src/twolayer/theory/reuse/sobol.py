@@ -30,8 +30,8 @@ def _directions(coordinates: int, log2_points: int) -> np.ndarray:
         engine.reset()
         engine.fast_forward(2 ** (bit + 1) - 1)
         columns.append(np.rint(engine.random(1)[0] * 2.0**SOBOL_BITS).astype(np.uint64))
-    found = np.stack(columns, axis=1) if columns else np.zeros((coordinates, 0), np.uint64)
-    return found << np.uint64(BITS - SOBOL_BITS)
+    directions = np.stack(columns, axis=1) if columns else np.zeros((coordinates, 0), np.uint64)
+    return directions << np.uint64(BITS - SOBOL_BITS)
 
 
 def scrambled_net(coordinates: int, log2_points: int, seed: int) -> Net:

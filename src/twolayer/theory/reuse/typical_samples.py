@@ -35,7 +35,7 @@ class Layout(NamedTuple):
         return self.given + self.p * self.gradients
 
 
-class Cloud(NamedTuple):
+class TypicalSamples(NamedTuple):
     """Typical samples: many points of the law of one."""
 
     weights: Float[Array, " points"]  # they sum to one
@@ -50,7 +50,7 @@ def coordinates_needed(layout: Layout, has_counts: bool) -> int:
 
 
 @eqx.filter_jit
-def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> Cloud:
+def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> TypicalSamples:
     r"""Samples from a net: normal coordinates whose first two moments are exact, labels, and counts.
 
     The coordinates along the target are spread out by `WIDER`, with weights that make up for it: squares of labels that
@@ -80,7 +80,7 @@ def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net,
     counts = None
     if share is not None:
         counts = poisson(points[size + 1 :], share)
-    return Cloud(weights, x, y, counts)
+    return TypicalSamples(weights, x, y, counts)
 
 
 def poisson(u: Float[Array, "n points"], mean: Any) -> Float[Array, "n points"]:

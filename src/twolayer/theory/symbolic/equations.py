@@ -98,11 +98,11 @@ class Equations:
         listed += [(self.Q[j, l], self.dQ[j, l]) for j in rows for l in rows if j < l or (j == l and moves)]
         if self.given.trains_second_layer:
             listed += [(self.a[j, 0], self.da[j, 0]) for j in rows]
-        found = [
+        equations = [
             Equation(f"d{_text(x)}/dt", _text(rate), rf"\frac{{d {_latex(x)}}}{{dt}}", _latex(rate))
             for x, rate in listed
         ]
-        return [*found, Equation("risk", _text(self.risk), r"\mathcal{R}", _latex(self.risk))]
+        return [*equations, Equation("risk", _text(self.risk), r"\mathcal{R}", _latex(self.risk))]
 
     def assumptions(self) -> list[str]:
         """What the formulas stand on, as sentences."""
@@ -197,9 +197,9 @@ class Equations:
 
         def risk(Q: Any, M: Any, P: Any = None, a: Any = None, Delta: Any = None) -> Any:
             arrays = self._arrays(module, Q, M, P, a, (None, Delta, None, None))
-            (found,) = evaluate(*(value(key, arrays, module) for key in self.keys.values()))
-            found = module.asarray(found)
-            return found[..., 0, 0] if self.is_symbolic_p and found.ndim else found
+            (total,) = evaluate(*(value(key, arrays, module) for key in self.keys.values()))
+            total = module.asarray(total)
+            return total[..., 0, 0] if self.is_symbolic_p and total.ndim else total
 
         return risk
 
@@ -226,8 +226,8 @@ class Equations:
         _check_put_in("Q", Q[..., np.arange(p), np.arange(p)], 1.0, given.has_unit_rows)
         _check_put_in("P", P, np.eye(self.k), given.is_orthonormal)
         _check_put_in("a", a, 1.0, given.has_unit_weights)
-        own = {name: getattr(given, name) if x is None else x for name, x in zip(PARAMETERS, rates, strict=True)}
-        return {"Q": Q, "M": M, "P": P, "a": a, "p": p, "is_symbolic_p": self.is_symbolic_p} | own
+        parameters = {name: getattr(given, name) if x is None else x for name, x in zip(PARAMETERS, rates, strict=True)}
+        return {"Q": Q, "M": M, "P": P, "a": a, "p": p, "is_symbolic_p": self.is_symbolic_p} | parameters
 
 
 def _check_put_in(name: str, argument: Any, numbers: Any, is_put_in: bool) -> None:

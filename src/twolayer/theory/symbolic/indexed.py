@@ -90,8 +90,8 @@ class OverlapRing:
     def factors(self, element: Any) -> Iterator[tuple[list[tuple[Key, int]], Fraction]]:
         """The terms of an element: the powers of its unknowns, and the coefficient."""
         for powers, coefficient in element.terms():
-            found = [(key, power) for key, power in zip(self.keys, powers, strict=True) if power]
-            yield found, Fraction(int(coefficient.numerator), int(coefficient.denominator))
+            factors = [(key, power) for key, power in zip(self.keys, powers, strict=True) if power]
+            yield factors, Fraction(int(coefficient.numerator), int(coefficient.denominator))
 
     def size(self, element: Any, p: int) -> int:
         """The number of terms when the sums are written out at a width p, before like terms meet."""

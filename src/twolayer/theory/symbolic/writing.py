@@ -103,11 +103,11 @@ class _Symbols:
         if key[0] == "sum":
             letters = [letter for letter in SUMMED if any(letter in factor for factor, _ in key[1])]
             product = sp.Mul(*(self.plain(factor) ** power for factor, power in key[1]))
-            found: Any = sp.Sum(product, *((sp.Symbol(letter), 1, sp.Symbol("p")) for letter in letters))
+            symbol: Any = sp.Sum(product, *((sp.Symbol(letter), 1, sp.Symbol("p")) for letter in letters))
         else:
-            found = self.plain(key)
-        self.used[found] = key
-        return found
+            symbol = self.plain(key)
+        self.used[symbol] = key
+        return symbol
 
     def plain(self, key: Key) -> Any:
         """The symbol of a key that is no sum."""
