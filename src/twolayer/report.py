@@ -124,15 +124,15 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
         _row("---", "---", "---", "---", "---:", "---:", "---:"),
         *(
             _row(
-                each["name"],
-                each["exactness"],
-                each["engine"],
-                each["statement"],
-                each["replicas"],
-                each["status"]["done"],
-                _range(each),
+                entry["name"],
+                entry["exactness"],
+                entry["engine"],
+                entry["statement"],
+                entry["replicas"],
+                entry["status"]["done"],
+                _range(entry),
             )
-            for each in summary["descriptions"]
+            for entry in summary["descriptions"]
         ),
         "",
         f"The judge is {summary['judge']}. Numbers: [comparison.nc](comparison.nc); specification: "

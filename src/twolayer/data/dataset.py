@@ -20,8 +20,8 @@ def to_dataset(
     """
     record = with_finite_rows(record)
     others = {name: np.asarray(value) for name, value in (record.others or {}).items()}
-    own = record._asdict() | {"P": plan.starts.P, "risk": record.excess_risk + 0.5 * noise}
-    values = {name: np.asarray(own[name]) for name in TRAJECTORY.variables} | others
+    arrays = record._asdict() | {"P": plan.starts.P, "risk": record.excess_risk + 0.5 * noise}
+    values = {name: np.asarray(arrays[name]) for name in TRAJECTORY.variables} | others
     replicas, _, p, k = np.shape(record.M)
     coordinates = {
         "replica": np.arange(replicas),

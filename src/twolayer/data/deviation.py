@@ -102,8 +102,8 @@ def judge_description(
     replicas = max(judge.sizes["replica"], description.sizes["replica"])
     if min(judge.sizes["replica"], description.sizes["replica"]) == 0:
         return _undecided(description_name, judge_name, "no replica reached the end in both"), {}
-    present = [name for name in COMPARED if all(name in each and each[name].size for each in (judge, description))]
-    if not all(np.all(np.isfinite(each[name].values)) for each in (judge, description) for name in present):
+    present = [name for name in COMPARED if all(name in side and side[name].size for side in (judge, description))]
+    if not all(np.all(np.isfinite(side[name].values)) for side in (judge, description) for name in present):
         return _undecided(description_name, judge_name, "a replica that reached the end contains NaN"), {}
     deviations = {name: deviation(judge, description, name) for name in present}
     deviations = {name: item for name, item in deviations.items() if np.any(np.abs(item.mean) > item.numerical)}
@@ -121,8 +121,8 @@ def judge_description(
     at, *place = index
     item = deviations[name]
     size = float(np.abs(item.mean[index]))
-    scatter = max(float(np.max(each.scatter)) for each in deviations.values())
-    shift = max(float(np.max(each.shift)) for each in deviations.values())
+    scatter = max(float(np.max(other.scatter)) for other in deviations.values())
+    shift = max(float(np.max(other.shift)) for other in deviations.values())
     entry = f"[{','.join(map(str, place))}]" if place else ""
     where = f"{name}{entry} at time {float(judge.time.values[at]):.3g}"
     seen = f"the mean of {replicas} runs is at most {z:.1f} standard errors away ({size:.2g}, in {where})"
@@ -141,7 +141,7 @@ def judge_description(
         )
     elif z <= limit:
         outcome, head = "agrees", f"{description_name} agrees with {judge_name}"
-    elif size <= float(item.scatter[index]) or all(_beyond_shift(each) <= limit for each in deviations.values()):
+    elif size <= float(item.scatter[index]) or all(_beyond_shift(other) <= limit for other in deviations.values()):
         outcome = "finite-d effect"
         head = f"{description_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
     else:

@@ -121,8 +121,8 @@ def _read(source: Any, split: str, data_dir: Any, download: bool, verify: bool) 
     if isinstance(source, Samples):
         return np.asarray(source.X), np.asarray(source.y)
     if isinstance(source, tuple | list) and len(source) == 2:
-        found = Samples(source[0], source[1])
-        return np.asarray(found.X), np.asarray(found.y)
+        samples = Samples(source[0], source[1])
+        return np.asarray(samples.X), np.asarray(samples.y)
     if isinstance(source, str) and source in SETS:
         images = load_images(source, data_dir, download, verify)
         return (images.x_train, images.y_train) if split == "train" else (images.x_test, images.y_test)

@@ -88,9 +88,9 @@ def _tables_of(data: Any) -> dict[str, Any]:
     ask = data.get("ask", {})
     if not isinstance(ask, dict):
         raise InvalidInput(f"`ask`: must be a table, but is {shown(ask)}.")
-    asked = {name: value for name, value in (data | ask).items() if name in RUN_FIELDS and value is not None}
+    run = {name: value for name, value in (data | ask).items() if name in RUN_FIELDS and value is not None}
     others = {name: value for name, value in data.items() if name not in (*RUN_FIELDS, "ask", "kind")}
-    return others | {"run": asked}
+    return others | {"run": run}
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -124,16 +124,16 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     for table in ("problem", "training"):
         if table not in data:
             raise InvalidInput(f"The specification needs the table `[{table}]`.")
-    asked = data.get("run", {})
-    if not isinstance(asked, dict):
-        raise InvalidInput(f"`run`: must be a table, but is {shown(asked)}.")
-    _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
-    asked = DEFAULTS | asked
+    run = data.get("run", {})
+    if not isinstance(run, dict):
+        raise InvalidInput(f"`run`: must be a table, but is {shown(run)}.")
+    _refuse_unknown(run, RUN_FIELDS, "`run`: there is no field")
+    run = DEFAULTS | run
     parts = {
         "problem": decode(data["problem"], Problem, "problem"),
         "training": decode(data["training"], (SGD, Schedule), "training"),
-        "descriptions": asked.pop("descriptions"),
-        "ask": decode(asked, Ask, "run"),
+        "descriptions": run.pop("descriptions"),
+        "ask": decode(run, Ask, "run"),
         "title": data.get("title", ""),
     }
     return decode(parts, RunSpec, "run")

@@ -71,25 +71,25 @@ def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
     """
     ask = ask or Ask()
     began = time.perf_counter()
-    made = _call(page.folder, ask)
+    outcome = _call(page.folder, ask)
     seconds = time.perf_counter() - began
     with held():
-        return _write(page, folder, ask, made, seconds)
+        return _write(page, folder, ask, outcome, seconds)
 
 
-def _write(page: Page, folder: Path, ask: Ask, made: Made, seconds: float) -> Result:
+def _write(page: Page, folder: Path, ask: Ask, outcome: Made, seconds: float) -> Result:
     """The files of a page."""
     make_folder(folder)
-    files = [*_write_figures(made, folder)]
+    files = [*_write_figures(outcome, folder)]
     for part in PARTS:
         if page.folder.resolve() != folder.resolve():
             write_whole(folder / part, (page.folder / part).read_bytes())
         files.append(part)
     files += ["numbers.json", "README.md"]
-    result = Result(page, tuple(made.claims), seconds, ask.full, folder, tuple(files))
+    result = Result(page, tuple(outcome.claims), seconds, ask.full, folder, tuple(files))
     numbers = {key: value for key, value in result.to_dict().items() if key != "folder"}
     write_whole(folder / "numbers.json", (json.dumps(numbers, indent=2, allow_nan=False) + "\n").encode())
-    write_whole(folder / "README.md", _readme(result, list(made.figures)).encode())
+    write_whole(folder / "README.md", _readme(result, list(outcome.figures)).encode())
     return result
 
 
@@ -102,11 +102,11 @@ def run_script(script: str | Path) -> None:
     parser.add_argument("--full", action="store_true", help="the papers' sizes, or beyond")
     parser.add_argument("--data-dir", type=Path, help="where the named data sets are")
     parser.add_argument("--out", type=Path, default=Path("."), help="where the figures go")
-    asked = parser.parse_args()
-    made = _call(folder, Ask(asked.full, asked.data_dir))
-    make_folder(asked.out)
-    print("\n".join([str(claim) for claim in made.claims] + list(_write_figures(made, asked.out))))
-    sys.exit(0 if all(claim.holds for claim in made.claims) else 3)
+    options = parser.parse_args()
+    outcome = _call(folder, Ask(options.full, options.data_dir))
+    make_folder(options.out)
+    print("\n".join([str(claim) for claim in outcome.claims] + list(_write_figures(outcome, options.out))))
+    sys.exit(0 if all(claim.holds for claim in outcome.claims) else 3)
 
 
 def _call(folder: Path, ask: Ask) -> Made:
@@ -127,13 +127,13 @@ def read_page_spec(path: Path) -> Any:
     return parse_spec(text, source=str(path)) if "problem" in tables else tables
 
 
-def _write_figures(made: Made, folder: Path) -> list[str]:
+def _write_figures(outcome: Made, folder: Path) -> list[str]:
     from twolayer.plots import save_figure
 
-    files = [path.name for name, figure in made.figures.items() for path in save_figure(figure, folder / name)]
-    for name, write in made.extras.items():
+    files = [path.name for name, figure in outcome.figures.items() for path in save_figure(figure, folder / name)]
+    for name, write in outcome.extras.items():
         write(folder / name)
-    return files + list(made.extras)
+    return files + list(outcome.extras)
 
 
 def _readme(result: Result, figures: list[str]) -> str:

@@ -127,11 +127,11 @@ class Page:
 
 def pages() -> list[Page]:
     """All pages, in the order of the source texts, and in each of them in the order of its list ``order.txt``."""
-    found = []
+    listed = []
     for source in SOURCES:
         order = (HERE / source / "order.txt").read_text(encoding="utf-8").split()
-        found += [Page(HERE / source / name) for name in order]
-    return found
+        listed += [Page(HERE / source / name) for name in order]
+    return listed
 
 
 def find_page(name: str) -> Page:

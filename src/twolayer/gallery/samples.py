@@ -18,7 +18,7 @@ def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples,
     The two classes of each image set that is found, in the folder that was asked for or in the default places;
     where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
     """
-    found, missing = {}, []
+    sets, missing = {}, []
     for name, title in IMAGES.items():
         try:
             parts = [load_samples(name, split=split, data_dir=ask.data_dir) for split in ("train", "test")]
@@ -26,10 +26,10 @@ def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples,
             missing.append(reason)
             continue
         sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
-        found[title] = tuple(Samples(each.X[:size], each.y[:size]) for each, size in zip(parts, sizes, strict=True))
-    if ask.data_dir is not None and not found:  # who names a folder does not want something else in silence
+        sets[title] = tuple(Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True))
+    if ask.data_dir is not None and not sets:  # who names a folder does not want something else in silence
         raise missing[0]
-    return found or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
+    return sets or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
 
 
 def _gaussians(n: int, seed: int) -> Samples:

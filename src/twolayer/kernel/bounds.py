@@ -244,10 +244,10 @@ def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list
 
 
 def _number(node: ast.expr, k: int) -> float | None:
-    found = Expression(ast.unparse(node)).polynomial(k)
-    if found is None or found.degree > 0:
+    polynomial = Expression(ast.unparse(node)).polynomial(k)
+    if polynomial is None or polynomial.degree > 0:
         return None
-    return float(sum(found.terms.values()))
+    return float(sum(polynomial.terms.values()))
 
 
 def _polarised(exponents: tuple[int, ...]) -> list[tuple[float, np.ndarray]]:
@@ -255,11 +255,11 @@ def _polarised(exponents: tuple[int, ...]) -> list[tuple[float, np.ndarray]]:
     q = sum(exponents)
     if max(exponents) == q:
         return [(1.0, (np.asarray(exponents) > 0).astype(float))]
-    found: dict[tuple[int, ...], float] = {}
+    weights: dict[tuple[int, ...], float] = {}
     for nu in itertools.product(*(range(a + 1) for a in exponents)):
         form = tuple(a - 2 * i for a, i in zip(exponents, nu, strict=True))
         weight = (-1.0) ** sum(nu) * math.prod(math.comb(a, i) for a, i in zip(exponents, nu, strict=True))
         mirrored = max(form, tuple(-f for f in form))
-        found[mirrored] = found.get(mirrored, 0.0) + weight * (1.0 if mirrored == form else (-1.0) ** q)
+        weights[mirrored] = weights.get(mirrored, 0.0) + weight * (1.0 if mirrored == form else (-1.0) ** q)
     scale = 2.0**q * math.factorial(q)
-    return [(weight / scale, np.array(form, dtype=float)) for form, weight in found.items() if any(form) and weight]
+    return [(weight / scale, np.array(form, dtype=float)) for form, weight in weights.items() if any(form) and weight]

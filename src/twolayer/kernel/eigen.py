@@ -70,12 +70,12 @@ class Spectrum(AbstractSpectrum):
     def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         factors = np.abs(1.0 - eta * self.eigenvalues)
-        found = []
+        predictions = []
         for projected in self.projections(Y).T:
             # No step lengthens the residual, so that each moves it by the distance of the matrices at most.
             error = k * eta * self.uncertainty * float(np.linalg.norm(projected))
-            found.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
-        return found
+            predictions.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
+        return predictions
 
     def flow(self, y: Any, times: Any) -> np.ndarray:
         r"""The predicted norm :math:`\|y - u(t)\|` of gradient flow at given times :math:`t = \eta k`."""
@@ -222,9 +222,9 @@ def measure(
     if len(y) != len(X):
         raise InvalidInput(f"Argument `y` must have one label per sample ({len(X)}), but has shape {y.shape}.")
     if choose_method(method, len(X), 1)[0] == "free":
-        found = free_spectrum(X, activation, layers=layers, kappa=kappa, ridge=ridge)
-        _require(found, X)
-        return found.complexity(y)
+        kernel_spectrum = free_spectrum(X, activation, layers=layers, kappa=kappa, ridge=ridge)
+        _require(kernel_spectrum, X)
+        return kernel_spectrum.complexity(y)
     ridge = float(number("ridge", low=0.0)(ridge))
     H, error = gram_with_error(X, activation, layers, kappa)
     largest = float(np.max(np.diagonal(H)))
@@ -280,12 +280,12 @@ def lower_factor(H: np.ndarray) -> np.ndarray:
     return H
 
 
-def _require(found: AbstractSpectrum, X: np.ndarray) -> None:
+def _require(kernel_spectrum: AbstractSpectrum, X: np.ndarray) -> None:
     """Refuse a matrix without an inverse, and name the parallel inputs."""
     try:
-        found.require_inverse()
+        kernel_spectrum.require_inverse()
     except ComputationFailed as failure:
-        raise ComputationFailed(f"{failure} {explain_singular(X)}", found) from None
+        raise ComputationFailed(f"{failure} {explain_singular(X)}", kernel_spectrum) from None
 
 
 def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu", *, method: str = "auto") -> np.ndarray:
@@ -298,9 +298,9 @@ def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu", *,
     :cite:t:`arora2019`, theorem 4.1.
     """
     X = array("X", 2)(X)
-    found: Spectrum | FreeSpectrum
+    kernel_spectrum: Spectrum | FreeSpectrum
     if choose_method(method, len(X))[0] == "free":
-        found = free_spectrum(X, activation)
+        kernel_spectrum = free_spectrum(X, activation)
     else:
-        found = spectrum(X, activation)
-    return found.residuals(y, steps, eta)
+        kernel_spectrum = spectrum(X, activation)
+    return kernel_spectrum.residuals(y, steps, eta)

@@ -103,11 +103,11 @@ class FreeSpectrum(AbstractSpectrum):
 
     def _predict(self, run: Krylov, k: np.ndarray, eta: float) -> Prediction:
         rule = run.rule
-        found = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
+        norms = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
         # A matrix at a distance: each step moves the residual by so much at most, since none is lengthened by a step.
         shift = k * eta * (self.inner_uncertainty + self.uncertainty) * run.length
         return Prediction(
-            np.asarray(found.value), np.asarray(found.error) + shift, rule.nodes[::-1], rule.weights[::-1]
+            np.asarray(norms.value), np.asarray(norms.error) + shift, rule.nodes[::-1], rule.weights[::-1]
         )
 
     def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
@@ -117,16 +117,16 @@ class FreeSpectrum(AbstractSpectrum):
             return self._solve(Y).solutions.reshape(y.shape)
         eta, steps = self.check_step(eta), int(count("k", low=0)(k))
         runs = self._follow(Y, min(self.nodes, max(steps, 1)))
-        found = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
-        return np.stack(found, axis=1).reshape(y.shape)
+        columns = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
+        return np.stack(columns, axis=1).reshape(y.shape)
 
     def inverse_forms(self, Y: Any) -> list[Estimate]:
         self.require_inverse()
         Y = self._columns(Y)
-        found = self._solve(Y)
+        solved = self._solve(Y)
         low = self.lambda_min - self.lambda_min_error
         forms = []
-        for y, x, r in zip(Y.T, found.solutions.T, found.residuals.T, strict=True):
+        for y, x, r in zip(Y.T, solved.solutions.T, solved.residuals.T, strict=True):
             rest = float(r @ r) / low
             rounding = 4.0 * EPSILON * float(np.linalg.norm(x)) * float(np.linalg.norm(y))
             margin = max(1.0 - self.uncertainty / low, EPSILON)
@@ -144,10 +144,10 @@ class FreeSpectrum(AbstractSpectrum):
             return bool(np.all(rest <= np.maximum(ENOUGH * value, 0.1 * self.uncertainty * size)))
 
         handover = HANDOVER[self.inner.dtype.name]
-        found = refine(self._outer, self._inner, self.precondition, Y, handover, is_enough)
-        if not found.is_definite:
+        solved = refine(self._outer, self._inner, self.precondition, Y, handover, is_enough)
+        if not solved.is_definite:
             raise ComputationFailed("Conjugate gradients met a direction along which the Gram matrix is not positive.")
-        return found
+        return solved
 
     def _columns(self, Y: Any) -> np.ndarray:
         return self._labels(array("y", 2)(Y))
@@ -213,15 +213,19 @@ def free_spectrum(
     tell = progress or (lambda name, fraction: None)
     ridge = float(number("ridge", low=0.0)(ridge))
     precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
-    found = chosen_devices(devices)
+    accelerators = chosen_devices(devices)
 
     def make(kind: str, keep: bool | None) -> Product:
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
-        return DeviceProduct(X, activation, devices=found, **kernel) if found else GramProduct(X, activation, **kernel)
+        return (
+            DeviceProduct(X, activation, devices=accelerators, **kernel)
+            if accelerators
+            else GramProduct(X, activation, **kernel)
+        )
 
     # Beside a matrix in single precision the host makes the few products in double precision anew.
     inner = make(precision, None)
-    product = inner if precision == "double" else make("double", None if found else False)
+    product = inner if precision == "double" else make("double", None if accelerators else False)
     n = product.n
     tell("preconditioner", 0.0)
     diagonal = product.diagonal
@@ -238,7 +242,7 @@ def free_spectrum(
     values = np.concatenate([run.rule.nodes for run in runs])
     counts = np.concatenate([run.rule.weights for run in runs]) / PROBES
     order = np.argsort(values)[::-1]
-    top = max((run.largest for run in runs), key=lambda each: each.value)
+    top = max((run.largest for run in runs), key=lambda estimate: estimate.value)
     gap = 0.0 if inner is product else norm_of_difference(inner, product, n, seed=seed)
     uncertainty = matrix_error(n, float(np.max(diagonal)), product.entry_error)
     uncertainty += EIGENVALUE_ERROR * EPSILON * float(top.value)

@@ -108,8 +108,8 @@ class Krylov:
     def _eigen(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         from scipy.linalg import eigh_tridiagonal
 
-        found: Any = eigh_tridiagonal(self.diagonal[:size], self.beside[: size - 1])
-        return found
+        eigen: Any = eigh_tridiagonal(self.diagonal[:size], self.beside[: size - 1])
+        return eigen
 
 
 def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float], None] | None = None) -> list[Krylov]:
@@ -119,7 +119,7 @@ def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float
     nodes = min(nodes, n)
     basis = np.zeros((columns, nodes, n))
     diagonal, beside = np.zeros((columns, nodes)), np.zeros((columns, nodes))
-    found = np.full(columns, nodes)
+    steps_taken = np.full(columns, nodes)
     basis[:, 0] = (Y / lengths).T
     going = np.arange(columns)
     for k in range(nodes):
@@ -131,18 +131,20 @@ def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float
                 new = new - (directions @ new) @ directions
             size = beside[place, k] = float(np.linalg.norm(new))
             if size < ENDED * np.max(np.abs(diagonal[place, : k + 1])) or k + 1 == n:
-                found[place] = k + 1
+                steps_taken[place] = k + 1
                 beside[place, k] = 0.0
             elif k + 1 < nodes:
                 basis[place, k + 1] = new / size
-        going = np.array([place for place in going if not (found[place] == k + 1 and beside[place, k] == 0.0)], int)
+        going = np.array(
+            [place for place in going if not (steps_taken[place] == k + 1 and beside[place, k] == 0.0)], int
+        )
         if tell is not None:
             tell((k + 1) / nodes)
         if going.size == 0:
             break
     return [
         Krylov(basis[c, :k], diagonal[c, :k], beside[c, : k if beside[c, k - 1] > 0.0 else k - 1], float(lengths[c]))
-        for c, k in enumerate(found)
+        for c, k in enumerate(steps_taken)
     ]
 
 
@@ -179,7 +181,7 @@ def trace(
 
 def trace_of(rules: list[SpectralRule], function: Callable[[np.ndarray], np.ndarray]) -> Estimate:
     """The trace of a function from the rules of several random signs."""
-    found = [rule.form(function) for rule in rules]
-    values = np.array([float(each.value) for each in found])
+    forms = [rule.form(function) for rule in rules]
+    values = np.array([float(form.value) for form in forms])
     scatter = 4.0 * float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return Estimate(float(np.mean(values)), scatter + max(float(each.error) for each in found))
+    return Estimate(float(np.mean(values)), scatter + max(float(form.error) for form in forms))

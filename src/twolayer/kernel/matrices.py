@@ -204,7 +204,7 @@ def _on_all_cores(work: Callable[[Any], None], tasks: Iterator[Any]) -> None:
 def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tuple[int, int]]:
     """Pairs of rows, first index smaller, whose directions agree or are opposite within the tolerance (a chord)."""
     U, _ = unit_rows(X)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for start in range(0, len(U), 4 * TILE):
         cosines = np.abs(U[start : start + 4 * TILE] @ U[start:].T)
         i, j = np.nonzero(np.triu(cosines, 1) > 1.0 - max(tolerance**2, 1e-12))
@@ -212,10 +212,10 @@ def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tu
             np.linalg.norm(w, axis=1) for w in (U[start + i] - U[start + j], U[start + i] + U[start + j])
         )
         kept = np.minimum(chord, opposite) <= tolerance
-        found += [(start + int(a), start + int(b)) for a, b in zip(i[kept], j[kept], strict=True)]
-        if len(found) >= limit:
-            return found[:limit]
-    return found
+        pairs += [(start + int(a), start + int(b)) for a, b in zip(i[kept], j[kept], strict=True)]
+        if len(pairs) >= limit:
+            return pairs[:limit]
+    return pairs
 
 
 def network_gram(X: Any, W: Any, activation: Any = "relu", *, layers: str = "first") -> np.ndarray:

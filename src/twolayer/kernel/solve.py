@@ -136,10 +136,10 @@ def refine(
     """
     X, R, steps, is_definite = np.zeros_like(Y), Y, 0, True
     for _ in range(MOST_CORRECTIONS):
-        found = conjugate_gradients(inner, precondition, R, handover, tell=tell)
-        candidate = X + found.solutions
+        correction = conjugate_gradients(inner, precondition, R, handover, tell=tell)
+        candidate = X + correction.solutions
         left = Y - product(candidate)
-        steps, is_definite = steps + found.steps, is_definite and found.is_definite
+        steps, is_definite = steps + correction.steps, is_definite and correction.is_definite
         worse = np.linalg.norm(left, axis=0) >= 0.5 * np.linalg.norm(R, axis=0)
         better = np.linalg.norm(left, axis=0) < np.linalg.norm(R, axis=0)
         X, R = np.where(better, candidate, X), np.where(better, left, R)
@@ -174,16 +174,16 @@ def smallest_eigenvalue(
     Q = np.linalg.qr(rng.standard_normal((n, width)))[0]
     basis, images, left = [Q], [], 0.0
     for k in range(solves):
-        found = solve(basis[k])
-        images.append(found.solutions)
-        worst = float(np.max(found.relative))
-        if not found.is_definite or worst > 0.1:
+        solved = solve(basis[k])
+        images.append(solved.solutions)
+        worst = float(np.max(solved.relative))
+        if not solved.is_definite or worst > 0.1:
             # The direction that is hardest to solve for is the flattest that was met: a Rayleigh quotient bounds it.
-            flattest = int(np.argmax(np.linalg.norm(found.solutions, axis=0)))
-            x, image = found.solutions[:, flattest], (basis[k] - found.residuals)[:, flattest]
+            flattest = int(np.argmax(np.linalg.norm(solved.solutions, axis=0)))
+            x, image = solved.solutions[:, flattest], (basis[k] - solved.residuals)[:, flattest]
             value = float(x @ image / max(x @ x, 1e-300))
             return Estimate(value, abs(value))
-        left = max(left, float(np.linalg.norm(found.residuals)))
+        left = max(left, float(np.linalg.norm(solved.residuals)))
         if tell is not None:
             tell((k + 1) / solves)
         if k + 1 == solves:

@@ -1,8 +1,8 @@
-r"""The deterministic map that SGD on large batches follows: gradient descent on the risk, and the noise of a batch.
+r"""The deterministic map of SGD with large batches: gradient descent on the risk, and the noise of a batch.
 
 Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star`, spanning the target,
 and :math:`E^\perp`. In these coordinates the mean of a step is a step of gradient descent on the population risk, and
-what a batch adds outside every known direction is a matrix whose square is known. Nothing is inverted.
+the part that a batch adds in new directions is a matrix whose square is known. No matrix is inverted.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,15 @@ from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
 
 NEEDED = ("excess_risk", "phi_hd")
-# Replicas that are followed side by side: more would need memory for the points of an engine.
+# Replicas computed at once, which bounds the memory for the points of an engine.
 TOGETHER = 256
 
 
 class Frame(NamedTuple):
-    """The rows of the weights in an orthonormal frame; those of the velocity come first where there is momentum."""
+    """The rows of the weights in an orthonormal frame; with momentum, those of the velocity come first."""
 
     M: Float[Array, "rows k"]  # coordinates within the target's span
-    L: Float[Array, "rows rows"]  # coordinates outside
+    L: Float[Array, "rows rows"]  # coordinates outside of the target's span
     a: Float[Array, " p"]
 
 
@@ -85,11 +85,11 @@ def map_step(
     Parameters
     ----------
     problem, training
-        What is learned, and how.
+        The problem and its training.
     engine
         The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``.
     P, lengths, frame
-        Target-target overlaps, initial lengths of the rows, and where the weights are.
+        Target-target overlaps, initial lengths of the rows, and the current weights.
     finite
         Whether Q follows its exact conditional mean at finite d and :math:`n_b` instead: the bracket is then
 
@@ -152,7 +152,7 @@ def map_step(
 
 
 def regime(problem: Problem, training: SGD) -> str:
-    r"""The limit that a batch size and learning rate are closest to, in words.
+    r"""The limit to which the batch size and learning rate are closest, in words.
 
     Per step and unit, the drift is of order :math:`\gamma_d/p`; relative to it the noise of the batch is of order
     :math:`\gamma/p`, and the square of the drift of order :math:`\gamma_d/p`, with
@@ -174,7 +174,7 @@ def regime(problem: Problem, training: SGD) -> str:
 
 
 class _RunState(NamedTuple):
-    """One replica on its way."""
+    """The current state of a replica; arrays of several replicas have them along the first axis."""
 
     frame: Frame
     lengths: Any
@@ -290,7 +290,7 @@ def _measured(
 def _watched(
     engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState, last: Any
 ) -> _RunState:
-    """After the last step there is no other that would look back at it."""
+    """The run with thresholds that are reached at its last step; a step checks the state before it only."""
 
     def one(run: _RunState) -> _RunState:
         overlaps = overlaps_of(run.frame, P)
@@ -312,7 +312,7 @@ def _advance(
     first: Any,
     last: Any,
 ) -> _RunState:
-    """All replicas from one step to another."""
+    """Advance all replicas from one step to another."""
 
     def one(run: _RunState) -> _RunState:
         def step(number: Array, run: _RunState) -> _RunState:

@@ -1,4 +1,4 @@
-"""The limit of infinite width at finite dimension: particles that share directions by chance."""
+"""The mean-field limit of infinite width at finite dimension: particles with random directions."""
 
 import dataclasses
 from typing import Any
@@ -77,7 +77,7 @@ class PairLandscape(AbstractLandscape):
         def gradient(rho: Array) -> Particles:
             if with_a:
                 return jax.grad(self._risk_at)(particles, rho)
-            # The derivative in a alone needs the averages themselves, which cost more than their derivatives.
+            # Only the derivative in a needs the averages themselves, which cost more than their derivatives.
             a, b, s = particles
             moved = jax.grad(lambda b, s: self._risk_at(Particles(a, b, s), rho), argnums=(0, 1))(b, s)
             return Particles(jnp.zeros_like(a), *moved)
@@ -91,7 +91,7 @@ class PairLandscape(AbstractLandscape):
 
 
 def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
-    """The landscape of the problem for so many particles, with the variants that judge it."""
+    """The landscape of the problem for a number of particles, with the variants that give its error."""
     wide = Problem(problem.target, Student(number, problem.student.activation), problem.inputs)
     target: OverTarget | None = None
     try:
@@ -102,7 +102,7 @@ def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
         engine = _by_pairs(auto).choose(wide, ("excess_risk",))
     dimension = problem.d - problem.k
     order = cosine_order(dimension, auto.rtol)
-    # In one dimension the rule is exact, and nothing coarser judges it.
+    # In one dimension the rule is exact, so that no coarser rule is needed for its error.
     orders = (order, *coarser_orders(order)) if dimension > 1 else (order,)
     rules = [cosine_rule(n, dimension).padded(order if dimension > 1 else 2) for n in orders]
     members = () if target is None else tuple(FieldLandscape(*member, number) for member in target.members)
@@ -138,7 +138,7 @@ def _by_pairs(auto: Auto) -> Auto:
 
 
 def _without_target(problem: Problem) -> Problem:
-    """The same student, and a target that is zero: a sum of units of no weight."""
+    """The problem with a target of zero, as a sum of units whose weights vanish."""
     silent = Committee(problem.k, problem.student.activation, second_layer=np.zeros(problem.k))
     return Problem(silent, problem.student, problem.inputs)
 
@@ -164,9 +164,9 @@ class MeanField(AbstractDescription):
     Parameters
     ----------
     particles
-        How many of them, as in `HDMF`.
+        The number of particles, as in `HDMF`.
     rtol, atol
-        Tolerances of the integrator per step. Averages that are themselves approximate set a coarser floor.
+        Tolerances of the integrator per step; raised to the accuracy of averages that are themselves approximate.
     max_steps
         Steps of the integrator after which it gives up.
     engine

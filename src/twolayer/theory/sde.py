@@ -36,11 +36,11 @@ from twolayer.theory.motion.paths import (
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
 
-# Paths on which the step is chosen and errors are measured; all of them when there are few and nothing is native.
+# Paths with which the step is chosen and errors are measured; all paths when there are few and none is native.
 PROBES, FEW = 8, 64
-# The error of the drift over the whole run that an automatic step may cause, in units of the scatter of a single path.
+# The largest error of the drift over the whole run at an automatic step, in units of the scatter of a single path.
 TOLERANCE = 1e-3
-# The coarsest step is the whole time over this number, the finest is so many halvings below.
+# The coarsest step is the whole time over the first number; the second is the largest number of halvings.
 FEWEST_STEPS, HALVINGS = 16, 16
 
 
@@ -53,12 +53,12 @@ class SDE(AbstractDescription):
     with the full covariance :math:`\Sigma` of what a sample adds to all entries together. On the sphere the noise is
     projected to the tangent space. At :math:`d \to \infty` the law of :math:`\sqrt d\,(X - X_{ODE})` is that of SGD;
     see :cite:t:`arnaboldi2023escaping` for phase retrieval, where the covariances between entries, which matter, were
-    left out. Replicas are paths. Where the exact process is affordable, `OverlapSGD` is to be preferred: it costs as
-    many steps as SGD, this one as many as the drift asks for, whatever d.
+    left out. Replicas are paths. Prefer the exact process `OverlapSGD` where it is affordable: it takes as many steps
+    as SGD, whereas the number of steps here depends on the drift and not on d.
 
-    Noise may push overlaps near the boundary of what is possible (:math:`Q^\perp \succeq 0`) across it. What is
-    negative is then cut off, and rows get their lengths back on the sphere; ``engine`` in the dataset says for how many
-    paths this happened.
+    Noise may push overlaps near the boundary of the possible ones (:math:`Q^\perp \succeq 0`) across it. The negative
+    part is then cut off, and rows on the sphere are rescaled to their lengths; the attribute ``engine`` of the dataset
+    says for how many paths this happened.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class SDE(AbstractDescription):
         Whether the drift contains its terms of order 1/d (see `corrections`): the mean is then right to this order.
     noise
         ``"covariance"``: Gaussian noise by a factor of :math:`\Sigma`; ``"samples"``: the noise of a step is that of a
-        few fresh samples, scaled, which has the same covariance and takes no integral; ``"auto"`` takes the first where
+        few fresh samples, scaled, which has the same covariance and needs no integral; ``"auto"`` takes the first where
         :math:`\Sigma` is a formula.
     samples
         How many samples a step takes with ``noise="samples"``.
@@ -117,14 +117,14 @@ class SDE(AbstractDescription):
         samples = self.samples if self._takes_samples(problem) else 0
         engine = self.engine.choose(problem, MOMENTS if samples else (*MOMENTS, "covariance"))
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
-        # A step does not know d but for the size of its noise: one compilation serves every d.
+        # The dimension d enters a step through the amplitude of its noise only: one compilation serves every d.
         problem, training = as_data((without_dimension(problem), training))
         P = np.asarray(plan.starts.P, dtype=np.float64)
         fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
         settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
         program = self._program(settings[0])
-        # Few paths are cheaper to follow all again than to compile for another number of them.
+        # Following a few paths again costs less than compiling for another number of paths.
         is_few = program is None and plan.replicas <= FEW
         probes = begun if is_few else jax.tree.map(lambda x: x[:PROBES], begun)
 
@@ -156,11 +156,11 @@ class SDE(AbstractDescription):
         saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress, plan.checkpoint)
         if interrupted and len(saved) < 2:
             raise KeyboardInterrupt
-        # The same noise with each variant of the engines, and in steps twice as long.
+        # Errors come from paths with the same noise: with each variant of the engines, and in steps twice as long.
         results = [with_risk(setting, probe(setting, float(dt))) for setting in settings]
         coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
         probed = carried(engine.combine, results, [coarse])
-        # What is followed is the first variant; the best value is that of all of them.
+        # The paths use the first variant, whereas the best value combines all of them.
         apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
         errors = jax.tree.map(np.add, probed.error, apart)
         name = f"{engine.name}; steps: {driver}, dt = {float(dt):.3g}"
@@ -175,7 +175,7 @@ class SDE(AbstractDescription):
             return True
 
     def _program(self, setting: PathSetting) -> WrittenOut | None:
-        """The step on scalars, where it can be written out and is wanted."""
+        """One step as a program on scalars; None where the backend or the problem excludes it."""
         if self.backend == "native" and not has_numba():
             raise NotApplicable("Native code needs numba installed.")
         if self.backend == "xla":
@@ -192,7 +192,7 @@ _Advance = Callable[[OverlapPath, Kept, int, int], OverlapPath]
 
 
 def _driver(setting: PathSetting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
-    """What carries paths along on this device, by the program if there is one, and its name."""
+    """The function that advances paths on this device, by the program if there is one, and its name."""
     if program is None:
         return partial(_by_arrays, setting, words, draws), "xla"
     on_cpu = jax.default_backend() == "cpu"
@@ -211,7 +211,7 @@ def _driver(setting: PathSetting, program: WrittenOut | None, words: Any, draws:
 
 
 class _Begun(NamedTuple):
-    """Paths at their start, and what is theirs for ever."""
+    """Paths at their start, with their data that does not change."""
 
     path: OverlapPath
     lengths: Any
@@ -234,7 +234,7 @@ def _begin(setting: PathSetting, starts: Overlaps, keys: Array, thresholds: Any)
 
 
 def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
-    """Steps between save points, of dt at most; an even number, so that steps twice as long end there as well."""
+    """The number of steps between save points, of size dt at most; even, so that steps twice as long end there too."""
     return 2 * np.maximum(1, np.ceil(np.diff(times) / (2.0 * dt) * (1.0 - 1e-9))).astype(np.int64)
 
 
@@ -254,7 +254,7 @@ def _follow(
     progress: Callable[[float], None] = lambda fraction: None,
     place: Place | None = None,
 ) -> tuple[list[OverlapPath], bool]:
-    """The paths at the save points, with so many steps between them; whether they were interrupted."""
+    """The paths at the save points, with ``counts`` steps between them, and whether the run was interrupted."""
     points = np.concatenate([[0], np.cumsum(counts)])
     begin, path, saved = _resumed(place, begun)
     try:
@@ -275,7 +275,7 @@ def _follow(
 
 
 def _keep(place: Place, step: int, path: OverlapPath, saved: list[OverlapPath]) -> None:
-    """Write to disk where the paths are, and where they were at the save points."""
+    """Write the current paths and those at the save points to the checkpoint."""
     now = {f"path {name}": np.asarray(x) for name, x in path._asdict().items()}
     columns = zip(OverlapPath._fields, zip(*saved, strict=True), strict=True)
     place.save(
@@ -284,7 +284,7 @@ def _keep(place: Place, step: int, path: OverlapPath, saved: list[OverlapPath]) 
 
 
 def _resumed(place: Place | None, begun: _Begun) -> tuple[int, OverlapPath, list[OverlapPath]]:
-    """The step, the paths and the save points at which a killed run was; or those of the start."""
+    """The step, the paths and the saved points of an earlier, killed run; those of the start if there was none."""
     kept = None if place is None else place.load()
     if kept is None:
         return 0, begun.path, [begun.path]
@@ -315,7 +315,7 @@ def _risk(setting: PathSetting, Q: Any, M: Any, a: Any) -> Array:
 def _resolved(
     solve: Callable[[float], tuple[np.ndarray, ...]], total: float, finest: float, tolerance: float, method: str
 ) -> float:
-    """The first step, halved from a coarse one, at which the solution without noise is accurate; or the finest."""
+    """The first step size, halved from a coarse one, at which the solution without noise is accurate."""
     dt = total / FEWEST_STEPS
     # The error of the finer of two solutions, in units of their difference.
     share = 1.0 / 3.0 if method == "heun" else 1.0
@@ -325,7 +325,7 @@ def _resolved(
             break
         dt = 0.5 * dt
         fine = solve(dt)
-        # What has diverged in either tells nothing.
+        # Values that have diverged in either solution are left out.
         gaps = [np.nan_to_num(np.abs(x - y), nan=0.0) for x, y in zip(fine, coarse, strict=True)]
         if share * max(float(gap.max(initial=0.0)) for gap in gaps) <= tolerance:
             break
@@ -334,9 +334,9 @@ def _resolved(
 
 
 def _mean_distance(errors: np.ndarray) -> np.ndarray:
-    """The mean over probes at each time, over those that are there; infinite where none is.
+    """The mean over the finite probes at each time; infinite where there is none.
 
-    The mean distance of paths that share their noise bounds how far apart their laws are.
+    The mean distance of paths that share their noise bounds the distance of their laws.
     """
     there = ~np.isnan(errors)
     number = there.sum(axis=0)

@@ -1,4 +1,4 @@
-"""Paths of a stochastic differential equation for the overlaps: one step, and what carries many paths through many."""
+"""Paths of a stochastic differential equation for the overlaps: one step, and many steps of many paths."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,62 +23,62 @@ from twolayer.theory.motion.increments import corrections, moving_entries, noise
 from twolayer.training import SGD
 
 MAX_OPS = 6000
-# Beyond this part of the squared lengths, what had to be cut off to keep the overlaps positive is no rounding.
+# A negative part of the overlaps above this fraction of the squared lengths is more than rounding.
 OUTSIDE = 1e-9
-# Paths whose moments are held at once where each takes a cloud of points, and where each is a formula or few samples.
+# Paths computed at once where the moments are averages over points, and where they are formulas or few samples.
 FEW, MANY = 8, 256
 
 
 class OverlapPath(NamedTuple):
-    """One path on its way; arrays of paths have them along the first axis."""
+    """The current state of a path; arrays of several paths have them along the first axis."""
 
     Q: Any
     M: Any
     a: Any
-    outside: Any  # steps after which the overlaps had to be brought back to positive ones
+    outside: Any  # number of steps after which negative overlaps were cut off
     crossing: Any  # times at which thresholds were first reached, -1 before
 
 
 class Kept(NamedTuple):
-    """What a path keeps for a stretch of equal steps."""
+    """The data of a path that does not change during an interval of equal steps."""
 
-    lengths: Any  # of the rows at the start
+    lengths: Any  # lengths of the rows at the start
     thresholds: Any
     step: Any  # the time dt of a step
     offset: Any  # the time after step n, counted from one, is offset + n dt
-    amplitude: Any  # of the noise: sqrt(gamma / (p d)), or zero
+    amplitude: Any  # amplitude of the noise: sqrt(gamma / (p d)), or zero
 
 
 class PathSetting(eqx.Module):
-    """What a step needs besides the path; the dimension is in the amplitude alone."""
+    """The fixed data of a step; the dimension d enters through the amplitude of the noise only."""
 
     problem: Problem
     training: SGD
     engine: Chosen
     watch: Watch
     P: Any
-    inverse: Any  # of P
+    inverse: Any  # inverse of P
     root: Any  # Cholesky factor of P
     method: str = eqx.field(static=True)
     corrections: bool = eqx.field(static=True)
-    # That make the noise of a step; none: Gaussian noise, by its covariance.
+    # Samples from which the noise of a step is made; 0 for Gaussian noise from its covariance.
     samples: int = eqx.field(static=True)
 
     @property
     def numbers(self) -> int:
-        """Normal numbers of a step, or of each of its samples."""
+        """The number of normal numbers of a step, or of each of its samples."""
         if self.samples:
             return self.problem.k + self.problem.p + 1
         return len(moving_entries(self.problem, self.training))
 
 
 def without_dimension(problem: Problem) -> Problem:
-    """The same problem in as many dimensions as there are directions: what is compiled for it serves every d."""
+    """The same problem in p + k dimensions, so that one compiled program serves every d."""
     return dataclasses.replace(problem, inputs=Gaussian(problem.p + problem.k))
 
 
 def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "samples numbers"]:
-    """The normal numbers of a step: a function of the key and the number of the step; one row without samples."""
+    """The normal numbers of a step, which depend on its key and number alone; one row for each sample."""
     rows = max(1, setting.samples)
     blocks = four_of(setting.numbers)
     block = jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.uint32)[None, :], (rows, blocks))
@@ -89,10 +89,10 @@ def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> F
 
 
 def positive(setting: PathSetting, Q: Array, M: Array, lengths: Array) -> tuple[Array, Array, Array, Array]:
-    r"""The overlaps brought back to positive ones: Q, M, a factor of :math:`Q^\perp`, and whether that was needed.
+    r"""The overlaps made positive: Q, M, a factor of :math:`Q^\perp`, and whether anything was cut off.
 
-    What is negative in :math:`Q^\perp = Q - M P^{-1} M^T` is cut off; on the sphere the rows then get their lengths
-    back. Positive overlaps stay as they are.
+    The negative part of :math:`Q^\perp = Q - M P^{-1} M^T` is cut off; on the sphere the rows are then rescaled to
+    their lengths. Positive overlaps do not change.
     """
     within = M @ jnp.asarray(setting.inverse) @ M.T
     rest = Q - within
@@ -110,7 +110,7 @@ def positive(setting: PathSetting, Q: Array, M: Array, lengths: Array) -> tuple[
     return Q, M, factor, lost > OUTSIDE * jnp.sum(jnp.diagonal(Q))
 
 
-# Unit noise at given overlaps, their moments and a factor of what is outside the target's span, and its covariance.
+# A function of overlaps, their moments and a factor of Q^perp that gives unit noise and its covariance.
 Shake = Callable[[Overlaps, Moments, Array], tuple[Change, Array]]
 
 
@@ -176,7 +176,7 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
     unit, covariance = shake(half, moments, factor)
     size = kept.amplitude * jnp.sqrt(kept.step)
     small = jax.tree.map(jnp.zeros_like, first)
-    if setting.corrections:  # of order 1/d: their change within a step is nothing
+    if setting.corrections:  # they are of order 1/d, and their change within a step is negligible
         small = corrections(problem, training, setting.engine, half, covariance, kept.amplitude * kept.amplitude)
     there, _, was_outside = moved(kept.step, jax.tree.map(jnp.add, first, small), size, unit)
     if setting.method == "heun":
@@ -195,7 +195,7 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
 def advance_xla(
     setting: PathSetting, path: OverlapPath, kept: Kept, words: Any, draws: Any, first: Any, last: Any
 ) -> OverlapPath:
-    """All paths from one step to another; a step takes the noise of so many ``draws``, as many steps of finer paths."""
+    """Advance all paths from one step to another; a step combines the noise of ``draws`` steps of a finer path."""
 
     def one(row: tuple[OverlapPath, Kept, Array]) -> OverlapPath:
         path, kept, words = row
@@ -223,7 +223,7 @@ def advance_xla(
 
 
 def written_out(setting: PathSetting) -> WrittenOut:
-    """The step on scalars; `Unsupported` where that cannot be, or would be too long."""
+    """One step as a program on scalars; raises `Unsupported` where that is impossible or would be too long."""
     p, k = setting.problem.p, setting.problem.k
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
 
@@ -245,12 +245,12 @@ def written_out(setting: PathSetting) -> WrittenOut:
 
 
 def in_long_steps(setting: PathSetting, program: WrittenOut, draws: int) -> WrittenOut | None:
-    """The same where each step takes the noise of several; None for samples, whose noise is no Gaussian number."""
+    """The program in which a step combines the noise of several; None for noise from samples, which is not Gaussian."""
     return None if setting.samples else program._replace(draws=_drawn(setting, draws))
 
 
 def _drawn(setting: PathSetting, draws: int) -> Program:
-    """The normal numbers of a step, of so many draws together, and its number counted from one."""
+    """The normal numbers of a step that combines several draws, and the number of the step, counted from one."""
     word = jax.ShapeDtypeStruct((), jnp.uint32)
 
     def numbers(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Array, Array]:
@@ -263,12 +263,12 @@ def _drawn(setting: PathSetting, draws: int) -> Program:
 
 
 def as_rows(tree: Any) -> list[Any]:
-    """The numbers of all paths, one array of paths each."""
+    """The entries of a tuple of arrays, each as one array over paths."""
     return [row for part in tree for row in np.asarray(part).reshape(len(part), -1).T]
 
 
 def from_rows(path: OverlapPath, rows: Any) -> OverlapPath:
-    """The same back in the form of a path."""
+    """The paths from their rows; the inverse of `as_rows`."""
     parts, place = [], 0
     for part in path:
         size = int(np.prod(part.shape[1:]))
