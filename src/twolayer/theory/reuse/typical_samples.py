@@ -51,10 +51,10 @@ def coordinates_needed(layout: Layout, has_counts: bool) -> int:
 
 @eqx.filter_jit
 def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> TypicalSamples:
-    r"""Samples from a net: normal coordinates whose first two moments are exact, labels, and counts.
+    r"""Typical samples from a net: normal coordinates with exact first and second moments, labels, and counts.
 
-    The coordinates along the target are spread out by `WIDER`, with weights that make up for it: squares of labels that
-    grow as a polynomial are made in the tails.
+    The coordinates along the target are spread out by the factor `WIDER`, and weights correct for it, since averages of
+    squared labels that grow as a polynomial are dominated by the tails.
 
     Mini-batches are drawn with replacement: as the set grows, a sample is in a batch a number of times that has
     Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
@@ -65,14 +65,13 @@ def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net,
     normals = jax.lax.optimization_barrier(jax.scipy.special.ndtri(points[: size + 1]))
     weights = jnp.exp(-0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[:k] ** 2, axis=0))
     weights = weights / jnp.sum(weights)
-    # Exact means and covariances make linear problems exact, and help all others. The points are read once for their
-    # moments and once to be moved.
+    # Exact means and covariances make linear problems exact, and reduce the error of all others.
     scale = jnp.where(jnp.arange(size + 1) < k, WIDER, 1.0)
     mean = scale * (normals @ weights)
     second = scale[:, None] * ((normals * weights[None, :]) @ normals.T) * scale[None, :]
     factor = jnp.linalg.cholesky(second - mean[:, None] * mean[None, :])
     whitening = jax.scipy.linalg.solve_triangular(factor, jnp.eye(size + 1), lower=True)
-    # The noise of the label comes after the target in the net, whose first coordinates are its best; here it is last.
+    # In the net the label noise follows the target, since the first coordinates are the most uniform; here it is last.
     whitening = whitening[np.r_[:k, k + 1 : size + 1, k]]
     normals = (whitening * scale[None, :]) @ normals - (whitening @ mean)[:, None]
     x = normals[:-1]

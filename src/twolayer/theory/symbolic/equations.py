@@ -13,12 +13,12 @@ from twolayer.specification.fields import is_traced
 from twolayer.theory.symbolic.evaluation import evaluator, value
 from twolayer.theory.symbolic.indexed import PARAMETERS, Key
 
-# How far an argument may be from the numbers that were put in for it: a little more than an integrator drifts.
+# The largest difference of an argument from the numbers that replace it, a little above the drift of an integrator.
 TOLERANCE = 1e-6
 
 
 class Given(NamedTuple):
-    """What a problem and its training say: values, and which of them are put into the formulas as numbers."""
+    """The values of a problem and its training, and which of them replace symbols in the formulas."""
 
     P: Any
     a: Any  # None when it is drawn at random
@@ -105,7 +105,7 @@ class Equations:
         return [*equations, Equation("risk", _text(self.risk), r"\mathcal{R}", _latex(self.risk))]
 
     def assumptions(self) -> list[str]:
-        """What the formulas stand on, as sentences."""
+        """The assumptions of the formulas, as sentences."""
         fields = "field z1" if self.k == 1 else f"fields z1 to z{self.k}"
         lines = [
             f"Student (1/p) sum_j a_j sigma(lambda_j) with sigma(x) = {_text(self.sigma)}; "
@@ -148,7 +148,7 @@ class Equations:
         return f"$$\n{self.latex()}\n$$"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, each equation under its left side."""
+        """The equations as plain data, each under its left side."""
         return {
             "p": None if self.is_symbolic_p else self.p,
             "k": self.k,
@@ -204,7 +204,7 @@ class Equations:
         return risk
 
     def _arrays(self, module: Any, Q: Any, M: Any, P: Any, a: Any, rates: tuple[Any, ...]) -> dict[str, Any]:
-        """The arguments as arrays, those of the problem where they were left out; refuses what contradicts them."""
+        """The arguments as arrays, with defaults from the problem; raises where they contradict the formulas."""
         given = self.given
         Q, M = module.asarray(Q, dtype=float), module.asarray(M, dtype=float)
         if M.ndim < 2 or M.shape[-1] != self.k or Q.shape[-2:] != (M.shape[-2],) * 2:

@@ -18,7 +18,7 @@ from twolayer.theory.symbolic.indexed import IndexForm, OverlapRing
 from twolayer.theory.symbolic.writing import written
 from twolayer.training import SGD, Both
 
-# Terms of an equation in its index form, and of all equations when they are written out: some seconds of work.
+# The most terms of an equation in its index form, and of all equations written out; more would take minutes.
 MAX_TERMS = 3_000
 MAX_WRITTEN = 100_000
 
@@ -48,8 +48,8 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     Parameters
     ----------
     problem, training
-        What is learned, and how. The learning rate, the noise, the ratio of the layers' rates and a weight decay stay
-        symbols, whatever their values.
+        The problem and its training. The learning rate, the noise, the ratio of the layers' rates and a weight decay
+        stay symbols, whatever their values.
     symbolic_p
         Whether the width stays a symbol, too; the equations are then those of units j and l, with sums over units.
     general
@@ -58,7 +58,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
 
     Returns
     -------
-    The equations; print them, or take their parts.
+    The equations, which can be printed, and whose parts are fields.
 
     Notes
     -----
@@ -172,7 +172,7 @@ def _squared(terms: Terms) -> Terms:
 
 
 def student_polynomial(problem: Problem) -> Polynomial:
-    """The student's activation as a polynomial, or the reason why there is none."""
+    """The student's activation as a polynomial; raises `NotApplicable` where it is none."""
     coefficients = problem.student.activation.coefficients
     if coefficients is None:
         raise NotApplicable(
@@ -183,7 +183,7 @@ def student_polynomial(problem: Problem) -> Polynomial:
 
 
 def target_polynomial(problem: Problem) -> Polynomial:
-    """The target as a polynomial, or the reason why there is none."""
+    """The target as a polynomial; raises `NotApplicable` where it is none."""
     polynomial = problem.target.polynomial
     if polynomial is not None:
         return polynomial
