@@ -159,7 +159,7 @@ def test_a_fetched_file_is_kept_only_when_it_is_the_published_one(tmp_path, monk
         raise OSError("no route to host")
 
     monkeypatch.setattr("urllib.request.urlopen", offline)
-    with pytest.raises(tl.InvalidInput, match=r"could not be fetched .* put it into"):
+    with pytest.raises(tl.InvalidInput, match=r"could not be downloaded .* put it into"):
         load_samples("fashion-mnist", download=True)
 
 
