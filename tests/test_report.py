@@ -114,6 +114,6 @@ def test_numbers_that_do_not_exist_are_null(tree, tmp_path):
 
 
 def test_an_empty_tree_writes_nothing(tmp_path):
-    with pytest.raises(tl.InvalidInput, match="nothing to report"):
+    with pytest.raises(tl.InvalidInput, match="must hold at least one description"):
         write_report(xr.DataTree(), tmp_path, "title", SPEC)
     assert not list(tmp_path.iterdir())

@@ -1,7 +1,7 @@
-"""The file format: one TOML file states a problem, a training and what to run, and the codec validates it.
+"""Specification files: one TOML file states a problem, its training and what to run.
 
-The tables of a file are the fields of our objects: ``[problem]`` with its parts, ``[training]``, and ``[run]`` with
-what `compare` is asked. Nothing here repeats a check that an object makes itself; errors carry the path of the field.
+The tables of a file are the fields of the objects: ``[problem]`` with its parts, ``[training]``, and ``[run]`` with the
+arguments of `compare`. The codec builds the objects, which validate their fields; errors name the path of the field.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ from twolayer.verbs import compare
 if TYPE_CHECKING:
     import xarray as xr
 
-# A specification is a page of text; one with arrays of weights may be longer.
+# A specification is usually a page of text, but one with arrays of weights is longer.
 MAX_BYTES = 2**25
 TOP_LEVEL = ("title", "problem", "training", "run")
-# The fields of the table [run]: the descriptions, and what is asked.
+# The fields of the table [run]: the descriptions, and the fields of `Ask`.
 RUN_FIELDS = ("descriptions", *(field.name for field in dataclasses.fields(Ask)))
 DEFAULTS = {"descriptions": ["DirectSGD", "SaadSolla"], "replicas": 16}
 
 
 def one_method(spec: RunSpec) -> SGD:
-    """The training of a specification, where one method is asked about and not a schedule of several."""
+    """The training of a specification; raises `InvalidInput` if it is a schedule of several."""
     if isinstance(spec.training, Schedule):
         raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
     return spec.training
@@ -48,7 +48,7 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
         The file, with the tables ``[problem]``, ``[training]`` and ``[run]``; one whose name ends in ``.json`` holds
         the canonical JSON of a specification.
     overrides
-        Changes to the file such as ``"training.learning_rate=0.3"``; a key that is not there is made.
+        Changes to the file such as ``"training.learning_rate=0.3"``; missing keys are added.
     """
     path = Path(path)
     text = read_text(path, "specification file", MAX_BYTES)
@@ -64,7 +64,7 @@ def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
 def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
-    """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
+    """The specification in a TOML or JSON text; ``source`` names the text in messages."""
     form = "JSON" if is_json else "TOML"
     try:
         data = _tables_of(json.loads(text)) if is_json else tomllib.loads(text)
@@ -79,9 +79,9 @@ def parse_spec(
 
 
 def _tables_of(data: Any) -> dict[str, Any]:
-    """The tables of a TOML file that states the same as the canonical JSON of a specification.
+    """The tables of a TOML file with the content of a specification in canonical JSON.
 
-    Version 0.1.0 wrote what is asked beside the problem; now it is one object.
+    In files of version 0.1.0 the fields of `Ask` stand next to the problem.
     """
     if not isinstance(data, dict) or data.get("kind", "RunSpec") != "RunSpec":
         raise InvalidInput("A specification in JSON must be an object of the kind `RunSpec`, as in a report folder.")
@@ -112,7 +112,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 
 
 def _as_value(text: str) -> Any:
-    """A TOML value where the text is one, else the bare text, so that ``activation=relu`` needs no quotes."""
+    """The TOML value of the text, or the text itself, so that ``activation=relu`` needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -150,9 +150,9 @@ def run_spec(
     progress: Callable[[str, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.DataTree":
-    """Run what a specification asks: every description from the same starts, judged.
+    """Run all descriptions of a specification from the same starts, and compare them.
 
-    ``progress`` is called with the name of a description and the fraction of it that is done; in the folder
-    ``checkpoint`` descriptions keep their place and their results until all are done.
+    ``progress`` is called with the name of a description and the fraction of it that is done. The folder ``checkpoint``
+    holds the state and the results of the descriptions until all are done.
     """
     return compare(spec.problem, spec.training, spec.descriptions, spec.ask, progress=progress, checkpoint=checkpoint)

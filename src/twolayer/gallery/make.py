@@ -1,4 +1,4 @@
-"""Making a page: run its script, write its folder, and say which of its claims hold."""
+"""Building a page of the gallery: run its script, write its folder, and check its claims."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ PARTS = ("spec.toml", "script.py")
 
 @dataclass(frozen=True)
 class Result:
-    """A page that was made: its claims, the seconds it took, and the files in its folder."""
+    """The result of building a page: its claims, the seconds it took, and the files in its folder."""
 
     page: Page
     claims: tuple[Claim, ...]
@@ -29,11 +29,11 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether all claims do."""
+        """Whether all claims are true."""
         return all(claim.holds for claim in self.claims)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The result as plain data for JSON."""
         return {
             "name": self.page.name,
             "title": self.page.title,
@@ -54,20 +54,20 @@ class Result:
 
 
 def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
-    """Make a page in a folder of its own: specification, script, figures, numbers, and the text with them.
+    """Build a page in a folder: specification, script, figures, numbers, and the text with all of them.
 
     Parameters
     ----------
     page
-        Which one.
+        The page to build.
     folder
-        Where to; made when it is not there.
+        The folder to write to; it is created if it does not exist.
     ask
-        The size, and where data sets lie.
+        The size of the page, and the folder of data sets.
 
     Returns
     -------
-    Which claims hold, and the files. Nothing is written before the script has ended.
+    The claims and the names of the files. Nothing is written before the script has ended.
     """
     ask = ask or Ask()
     began = time.perf_counter()
@@ -78,7 +78,7 @@ def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
 
 
 def _write(page: Page, folder: Path, ask: Ask, outcome: Made, seconds: float) -> Result:
-    """The files of a page."""
+    """Write the files of a page."""
     make_folder(folder)
     files = [*_write_figures(outcome, folder)]
     for part in PARTS:
@@ -94,7 +94,7 @@ def _write(page: Page, folder: Path, ask: Ask, outcome: Made, seconds: float) ->
 
 
 def run_script(script: str | Path) -> None:
-    """What ``python script.py [--full] [--data-dir DIR]`` does in a page's folder: make it there, and judge it."""
+    """Build a page from its own script: the command ``python script.py [--full] [--data-dir DIR]``."""
     import argparse
 
     folder = Path(script).resolve().parent
@@ -119,7 +119,7 @@ def _call(folder: Path, ask: Ask) -> Made:
 
 
 def read_page_spec(path: Path) -> Any:
-    """A `RunSpec` where the file states a problem, else its tables as they are."""
+    """The specification in a file as a `RunSpec`, or its plain tables where it states no problem."""
     from twolayer.experiment import parse_spec
 
     text = path.read_text(encoding="utf-8")
@@ -137,14 +137,14 @@ def _write_figures(outcome: Made, folder: Path) -> list[str]:
 
 
 def _readme(result: Result, figures: list[str]) -> str:
-    """The text, the pictures after its title, and the numbers at the end."""
+    """The text of a page with the figures after its title and the claims at the end."""
     title, _, body = result.page.text.partition("\n")
     pictures = "\n\n".join(f"![{result.page.title}]({name}.png)" for name in figures)
     return "\n".join([title, "", pictures, body, claims_table(result.claims)])
 
 
 def claims_table(claims: tuple[Claim, ...]) -> str:
-    """The claims as a table in Markdown."""
+    """The claims as a Markdown table."""
     rows = ["| claim | number | allowed | |", "|---|---|---|---|"]
     for claim in claims:
         low, high = (f"{x:.4g}" if abs(x) < float("inf") else "" for x in (claim.low, claim.high))

@@ -27,7 +27,7 @@ def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples,
             continue
         sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
         sets[title] = tuple(Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True))
-    if ask.data_dir is not None and not sets:  # who names a folder does not want something else in silence
+    if ask.data_dir is not None and not sets:  # a folder given explicitly is never replaced by another one
         raise missing[0]
     return sets or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
 
