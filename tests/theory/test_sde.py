@@ -40,7 +40,7 @@ def at_end(problem, training, description, until: float, replicas: int) -> np.nd
 
 @pytest.mark.slow
 def test_mean_and_variance_agree_at_growing_d():
-    """Phase retrieval on the sphere, 10^5 runs of each account at d = 40 and 160.
+    """Phase retrieval on the sphere, 10^5 runs of each description at d = 40 and 160.
 
     Without corrections the mean is off at order 1/d, with them by a tenth of that at most; the variance is right up to
     a part of order 1/d. So it is with the mean and the variance of the central limit theorem.

@@ -144,7 +144,7 @@ class HDMF(AbstractDescription):
     The particles are the p units of the student, so that this compares with `SaadSolla` from the same start. The risks
     differ by :math:`O(1/p)` (the pair of a unit with itself, correlations between units), :math:`O(\gamma/p)` (the
     variance of the gradient) and :math:`O(1/d)` (what units share by chance outside of the target's span). The theorem
-    allows :math:`O(1/\sqrt p)` and :math:`O(1/\sqrt d)`, which is what a start drawn anew from its law makes.
+    allows :math:`O(1/\sqrt p)` and :math:`O(1/\sqrt d)`, the size of the change from one random start to another.
 
     Parameters
     ----------
