@@ -60,8 +60,8 @@ class Status(enum.IntEnum):
         return {
             Status.DONE: "done",
             Status.DIVERGED: "diverged: the weights grew without bound, or a number is not finite",
-            Status.UNFINISHED: "unfinished: it stopped before its end",
-            Status.STOPPED: "stopped, as asked, when it had crossed its thresholds",
+            Status.UNFINISHED: "unfinished: it was stopped before its end",
+            Status.STOPPED: "stopped as requested, when it had crossed its thresholds",
         }[self]
 
 
@@ -105,7 +105,7 @@ class Watch(eqx.Module):
 
     @classmethod
     def of(cls, plan: Plan) -> "Watch":
-        """The thresholds for which the plan asks."""
+        """The thresholds that the plan contains."""
         return cls(plan.risk_threshold is not None, plan.overlap_threshold is not None)
 
     @property

@@ -26,7 +26,7 @@ COMPARED = ("risk", "training_risk", "M", "Q", "a")
 OUTCOMES = {
     "agrees": "no difference exceeds what chance and the stated errors allow, and a large one would have been seen",
     "consistent": "no difference exceeds what chance allows, but the scatter is too wide for a sharp test",
-    "undecided": "there is not enough data to tell",
+    "undecided": "there is not enough data for a verdict",
     "finite-d effect": "the difference is real and of the size that finite d causes; it should shrink as d grows",
     "differs": "the difference is larger than chance, numerical errors and finite d can explain",
 }

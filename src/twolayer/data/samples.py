@@ -186,7 +186,7 @@ def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 def _split_columns(table: np.ndarray, names: list[str], path: Path) -> tuple[np.ndarray, np.ndarray]:
     columns = table.shape[1]
     if table.shape[0] == 0 or columns < 2:
-        raise InvalidInput(f"The file {shown(path)} must have rows, and a column of labels beside its inputs.")
+        raise InvalidInput(f"The file {shown(path)} must have rows, and a column of labels besides its inputs.")
     if names and len(names) != columns:
         raise InvalidInput(f"The file {shown(path)} has {len(names)} names for its {columns} columns.")
     place = names.index("y") if "y" in names else columns - 1

@@ -81,7 +81,7 @@ def parse_spec(
 def _tables_of(data: Any) -> dict[str, Any]:
     """The tables of a TOML file with the content of a specification in canonical JSON.
 
-    In files of version 0.1.0 the fields of `Ask` stand next to the problem.
+    In files of version 0.1.0 the fields of `Ask` are next to the problem instead of in one object.
     """
     if not isinstance(data, dict) or data.get("kind", "RunSpec") != "RunSpec":
         raise InvalidInput("A specification in JSON must be an object of the kind `RunSpec`, as in a report folder.")

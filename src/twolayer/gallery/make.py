@@ -11,7 +11,7 @@ from typing import Any
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import held, make_folder, write_whole
-from twolayer.gallery.page import Ask, Claim, Made, Page
+from twolayer.gallery.page import Claim, Made, Page, PageOptions
 
 PARTS = ("spec.toml", "script.py")
 
@@ -53,7 +53,7 @@ class Result:
         return "\n".join([*lines, f"  {self.folder}"])
 
 
-def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
+def make(page: Page, folder: Path, ask: PageOptions | None = None) -> Result:
     """Build a page in a folder: specification, script, figures, numbers, and the text with all of them.
 
     Parameters
@@ -69,7 +69,7 @@ def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
     -------
     The claims and the names of the files. Nothing is written before the script has ended.
     """
-    ask = ask or Ask()
+    ask = ask or PageOptions()
     began = time.perf_counter()
     outcome = _call(page.folder, ask)
     seconds = time.perf_counter() - began
@@ -77,7 +77,7 @@ def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
         return _write(page, folder, ask, outcome, seconds)
 
 
-def _write(page: Page, folder: Path, ask: Ask, outcome: Made, seconds: float) -> Result:
+def _write(page: Page, folder: Path, ask: PageOptions, outcome: Made, seconds: float) -> Result:
     """Write the files of a page."""
     make_folder(folder)
     files = [*_write_figures(outcome, folder)]
@@ -103,13 +103,13 @@ def run_script(script: str | Path) -> None:
     parser.add_argument("--data-dir", type=Path, help="where the named data sets are")
     parser.add_argument("--out", type=Path, default=Path("."), help="where the figures go")
     options = parser.parse_args()
-    outcome = _call(folder, Ask(options.full, options.data_dir))
+    outcome = _call(folder, PageOptions(options.full, options.data_dir))
     make_folder(options.out)
     print("\n".join([str(claim) for claim in outcome.claims] + list(_write_figures(outcome, options.out))))
     sys.exit(0 if all(claim.holds for claim in outcome.claims) else 3)
 
 
-def _call(folder: Path, ask: Ask) -> Made:
+def _call(folder: Path, ask: PageOptions) -> Made:
     where = importlib.util.spec_from_file_location(f"twolayer_gallery_{folder.name}", folder / "script.py")
     if where is None or where.loader is None:
         raise InvalidInput(f"There is no script in the folder {shown(folder)}.")

@@ -82,7 +82,7 @@ def slope(x: Any, y: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Ask:
+class PageOptions:
     """The options of a page: the sizes of the papers or small ones, and the folder of data sets."""
 
     full: bool = False

@@ -1,10 +1,10 @@
-"""The data sets of the pages on lazy training: MNIST and CIFAR-10 where their files are, two Gaussians otherwise."""
+"""The data sets of the pages on lazy training: MNIST and CIFAR-10 if their files exist, two Gaussians otherwise."""
 
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
 from twolayer.data import load_samples
-from twolayer.gallery.page import Ask
+from twolayer.gallery.page import PageOptions
 from twolayer.problem import Samples
 
 IMAGES = {"mnist": "MNIST, 0 and 1", "cifar10": "CIFAR-10, airplanes and automobiles"}
@@ -12,10 +12,10 @@ SYNTHETIC = "two Gaussians on the sphere"
 DIMENSION, SEPARATION = 30, 2.0  # of the Gaussians; half the distance of their means, in units of their deviation
 
 
-def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
+def two_classes(ask: PageOptions, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
     r"""Training and test samples of two classes, by the name of the set.
 
-    The two classes of each image set that is found, in the folder that was asked for or in the default places;
+    The two classes of each image set whose files are in the given folder or in the default ones;
     where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
     """
     sets, missing = {}, []

@@ -84,7 +84,7 @@ class Krylov:
 
     @property
     def rule(self) -> SpectralRule:
-        """The Gauss rule, with one of three quarters of its nodes beside it."""
+        """The Gauss rule, together with a rule of three quarters of its nodes."""
         k = self.diagonal.size
         few = k if self.has_ended else max(1, 3 * k // 4)
         rules = []

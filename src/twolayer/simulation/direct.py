@@ -145,7 +145,7 @@ class DirectSGD(AbstractDescription):
         return self.run_phases(problem, (training,), (0,), plan)
 
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
-        phases[0].samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
+        phases[0].samples_per_step(problem)  # raises for a batch larger than a reused set, before anything is drawn
         problem, phases = as_data((problem, phases))
         training = phases[0]
         # Groups run one after the other: two JAX programs on two threads would compete for the same pool of threads.
@@ -342,7 +342,7 @@ def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
 
 
 def _fresh(problem: Problem, frozen: Frozen, steps: Array, samples: Array) -> tuple[Array, Array]:
-    """Inputs and labels of some samples of some steps, each a function of its own step and number."""
+    """Inputs and labels of some samples of some steps, each a function of the step and of the sample's number."""
     quarter = four_of(problem.d)
     shape = (len(steps), len(samples), quarter)
     block = jnp.broadcast_to(jnp.arange(quarter, dtype=jnp.uint32), shape)

@@ -99,7 +99,7 @@ def _source(steps: Steps) -> str:
     def indent(depth: int, lines: list[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
 
-    # Without batch and momentum the pull goes to the weights at once.
+    # With one sample a step and no momentum, the pull is added to the weights directly.
     is_plain = steps.batch == 1 and not steps.momentum
     into = W if is_plain else [f"G[{j * d} + e]" for j in range(p)]
     lines = ["def kernel(W, V, a, W_star, lengths, words, first, last):"]

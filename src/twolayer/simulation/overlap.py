@@ -1,9 +1,10 @@
-r"""SGD followed through its overlaps alone, exactly in law at any finite d, at a cost that does not depend on d.
+r"""SGD as a process of its overlaps, exact in law at any finite d, at a cost that does not depend on d.
 
 Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star` (spanning the target)
 and :math:`E^\perp`. The fields of a sample need the coordinates :math:`g^\star, g` of the input in these directions,
-which are standard normals; of the rest of the input only its length enters, a :math:`\chi` variable, and for a batch
-the Gram matrix of the rests, which is Wishart. See :cite:t:`arnaboldi2024batch` for the overlaps of a batch.
+which are standard normals. The remaining part of the input enters through its length, a :math:`\chi` variable, and for
+a batch through the Gram matrix of the remaining parts, which is Wishart. See :cite:t:`arnaboldi2024batch` for the
+overlaps of a batch.
 """
 
 from typing import Any, NamedTuple

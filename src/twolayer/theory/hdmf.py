@@ -137,7 +137,7 @@ class HDMF(AbstractDescription):
         \dot a_i = \kappa\,E[r\,\bar\sigma_{q_i}(u_i)], \qquad
         r = f(\lambda^\star) - \frac1n \sum_i a_i\,\bar\sigma_{q_i}(u_i)
 
-    averages over the k fields :math:`\lambda^\star \sim N(0, P)` alone. The risk is
+    with averages over the k fields :math:`\lambda^\star \sim N(0, P)`. The risk is
     :math:`\frac12 E[r^2] + \frac\Delta2`; weight decay and the sphere act as in `velocity`. See
     :cite:t:`arnaboldi2023`, and :cite:t:`mei2018`, :cite:t:`chizat2018` for the mean-field picture.
 

@@ -45,9 +45,10 @@ class PairLandscape(AbstractLandscape):
         Q_{ij}(\rho) = b_i \cdot b_j + s_i s_j\,\big(\delta_{ij} + (1 - \delta_{ij})\,\rho\big), \qquad
         \mathrm{density}(\rho) \propto (1 - \rho^2)^{(d - k - 3)/2}
 
-    with the risk :math:`R(\Omega)` of the student at given overlaps. One cosine may stand for those of all pairs at
-    once, since no term contains two of them; the overlaps then need not be those of any vectors. The forces are the
-    gradient of this one function. A target that no engine takes pair by pair is averaged over its k fields: ``target``.
+    with the risk :math:`R(\Omega)` of the student at given overlaps. One cosine may replace those of all pairs at
+    once, since no term contains two of them; such overlaps need not belong to any vectors. The forces are the
+    gradient of this one function. A target that no engine covers pair by pair is averaged over its k
+    fields, by ``target``.
     """
 
     engine: Chosen
@@ -155,7 +156,7 @@ class MeanField(AbstractDescription):
               \dot a_i = \kappa\,E_\Xi[\chi_i(\tilde\Omega)], \qquad R = E_\Xi[R(\tilde\Omega)]
 
     This is the flow of particles (a, w) in all d dimensions, reduced by its symmetry: the average over directions is
-    made once and for all, and k + 2 numbers per particle remain. It holds for starts that are rotationally invariant
+    computed in advance, and k + 2 numbers per particle remain. It holds for starts that are rotationally invariant
     outside of the target's span (a given Q enters by its diagonal). See :cite:t:`arnaboldi2023`.
 
     The particles are the p units of the student; the distance from `SaadSolla` is then :math:`O(1/p)` and

@@ -216,7 +216,7 @@ def quenched_time(
 
     Notes
     -----
-    Jensen's inequality puts it above `annealed_time`; the two meet as p grows, since :math:`|m_0|^2 d/p \to 1`.
+    By Jensen's inequality it is above `annealed_time`; the two agree as p grows, since :math:`|m_0|^2 d/p \to 1`.
     """
 
     def time(square: np.ndarray, aligned: Any) -> np.ndarray:

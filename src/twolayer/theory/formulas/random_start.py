@@ -31,7 +31,7 @@ def overlap_rule(d: int, below: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     d
         The dimension, at least 2.
     below
-        The average runs over :math:`m^2` below this; what lies above counts as zero.
+        The average is over :math:`m^2` below this number; larger values count as zero.
 
     Notes
     -----

@@ -66,8 +66,8 @@ def corrections(
         \text{(iii)}\quad & \dot X \mathrel{+}= -\frac{\gamma_d}{2p}\,\frac{\partial F}{\partial X} F
 
     The first comes from the length of the input and the samples of a batch pulling together, the second from the
-    second order of the root that brings rows back, the third from time that goes in steps: a process that moves by
-    F dt at a time lags behind :math:`\dot X = F`.
+    second order of rescaling rows to their lengths, the third from discrete time: a process that moves by F dt in each
+    step lags behind :math:`\dot X = F`.
 
     Parameters
     ----------

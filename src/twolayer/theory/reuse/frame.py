@@ -50,8 +50,8 @@ def fields(
 ) -> Float[Array, "p points"]:
     r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
 
-    The second part, along the noise of gradients, is the memory: a sample that has been used knows the weights. In the
-    usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
+    The second part, along the noise of gradients, is the memory: a sample that has been used is not independent of the
+    weights. In the usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
     ``remembered`` marks the gradients in which these samples have taken part.
     """
     return B @ cloud.x + (B[:, layout.given :] * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat

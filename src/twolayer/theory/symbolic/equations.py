@@ -17,7 +17,7 @@ from twolayer.theory.symbolic.indexed import PARAMETERS, Key
 TOLERANCE = 1e-6
 
 
-class Given(NamedTuple):
+class KnownValues(NamedTuple):
     """The values of a problem and its training, and which of them replace symbols in the formulas."""
 
     P: Any
@@ -57,8 +57,8 @@ class Equations:
     r"""The closed equations of one-pass SGD as d goes to infinity, in the time :math:`t = \gamma\,samples / (p d)`.
 
     ``dQ`` (p, p), ``dM`` (p, k) and ``da`` (p, 1) are sympy matrices of time derivatives; ``risk`` contains the floor
-    :math:`\Delta / 2`, ``excess_risk`` does not. The unknowns stand in ``Q``, ``M``, ``P`` and ``a``, or the numbers
-    that were put in for them; ``gamma``, ``Delta``, ``kappa`` and ``weight_decay`` are symbols, and ``sigma`` and ``f``
+    :math:`\Delta / 2`, ``excess_risk`` does not. The fields ``Q``, ``M``, ``P`` and ``a`` hold the unknowns, or the
+    numbers that replace them; ``gamma``, ``Delta``, ``kappa`` and ``weight_decay`` are symbols, and ``sigma`` and ``f``
     the activation and the target. When ``p`` is a symbol, the matrices hold the equations of any two units j and l:
     ``Q`` is [Q[j, l]], ``M`` is [M[j, 1], ...], ``a`` is [a[j]].
     """
@@ -80,7 +80,7 @@ class Equations:
     da: Any
     risk: Any
     excess_risk: Any
-    given: Given = field(repr=False)
+    given: KnownValues = field(repr=False)
     keys: Mapping[Any, Key] = field(repr=False)  # the expressions that are unknowns, and what they mean
 
     @property

@@ -94,7 +94,7 @@ class OverlapRing:
             yield factors, Fraction(int(coefficient.numerator), int(coefficient.denominator))
 
     def size(self, element: Any, p: int) -> int:
-        """The number of terms when the sums are written out at a width p, before like terms meet."""
+        """The number of terms when the sums are written out at a width p, before like terms are merged."""
         return sum(p ** len(_summed(factors)) for factors, _ in self.factors(element))
 
     def at_units(self, element: Any, p: int, units: Mapping[str, int]) -> dict[Monomial, Fraction]:

@@ -13,7 +13,7 @@ from twolayer.problem import GivenOverlaps, Problem, RandomStart, WarmStart
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import is_traced
 from twolayer.theory.saad_solla import SaadSolla
-from twolayer.theory.symbolic.equations import Equations, Given
+from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import IndexForm, OverlapRing
 from twolayer.theory.symbolic.writing import written
 from twolayer.training import SGD, Both
@@ -87,7 +87,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
 
 
 def _written_size(ring: OverlapRing, form: IndexForm, p: int) -> int:
-    """The number of terms of all entries of dQ and dM, before like terms meet."""
+    """The number of terms of all entries of dQ and dM, before like terms are merged."""
     return p * (p + 1) // 2 * ring.size(form.dQ, p) + p * sum(ring.size(rate, p) for rate in form.dM)
 
 
@@ -199,7 +199,7 @@ def target_polynomial(problem: Problem) -> Polynomial:
     )
 
 
-def _given(problem: Problem, training: SGD, general: bool) -> Given:
+def _given(problem: Problem, training: SGD, general: bool) -> KnownValues:
     second_layer = problem.student.second_layer
     is_frozen = not isinstance(training.layers, Both)
     if isinstance(second_layer, str):
@@ -208,7 +208,7 @@ def _given(problem: Problem, training: SGD, general: bool) -> Given:
         a = second_layer
     has_ones = a is not None and not is_traced(a) and bool(np.all(np.asarray(a) == 1.0))
     has_identity = not is_traced(problem.P) and bool(np.array_equal(np.asarray(problem.P), np.eye(problem.k)))
-    return Given(
+    return KnownValues(
         P=problem.P,
         a=a,
         gamma=training.learning_rate,

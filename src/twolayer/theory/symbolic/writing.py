@@ -4,7 +4,7 @@ from typing import Any
 
 from twolayer.core.algebra import as_fraction, number, tidy
 from twolayer.core.multivariate import Polynomial
-from twolayer.theory.symbolic.equations import Equations, Given
+from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import PARAMETERS, SUMMED, IndexForm, Key, OverlapRing
 
 NAMES = {"weight_decay": "lambda_w"}
@@ -13,7 +13,7 @@ COLLECTED = ("Delta", "gamma", "weight_decay", "kappa", "1/p", "a")
 
 
 def written(
-    ring: OverlapRing, form: IndexForm, given: Given, p: int | None, sigma: Polynomial, f: Polynomial
+    ring: OverlapRing, form: IndexForm, given: KnownValues, p: int | None, sigma: Polynomial, f: Polynomial
 ) -> Equations:
     """The equations at a width p, or at any width if it is None, from their index form."""
     import sympy as sp
