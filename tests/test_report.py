@@ -51,7 +51,7 @@ def test_all_files_are_there_and_no_others(written):
 def test_summary_is_what_was_returned(tree, written):
     folder, summary = written
     assert json.loads((folder / "summary.json").read_text(), parse_constant=no_constant) == summary
-    assert list(summary) == ["verdict", "outcome", "judge", "descriptions", "files", "folder"]
+    assert list(summary) == ["verdict", "outcome", "judge", "cautions", "descriptions", "files", "folder"]
     assert summary["verdict"] == tree.attrs["verdict"] and summary["outcome"] == tree.attrs["outcome"]
     assert summary["judge"] == "DirectSGD" and summary["folder"] == str(folder)
 
