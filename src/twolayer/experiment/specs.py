@@ -64,7 +64,7 @@ def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
 def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
-    """The specification in a TOML or JSON text; ``source`` names the text in messages."""
+    """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
     form = "JSON" if is_json else "TOML"
     try:
         data = _tables_of(json.loads(text)) if is_json else tomllib.loads(text)

@@ -119,7 +119,7 @@ def _call(folder: Path, ask: PageOptions) -> Made:
 
 
 def read_page_spec(path: Path) -> Any:
-    """The specification in a file as a `RunSpec`, or its plain tables where it states no problem."""
+    """A `RunSpec` where the file states a problem, else its tables as they are."""
     from twolayer.experiment import parse_spec
 
     text = path.read_text(encoding="utf-8")

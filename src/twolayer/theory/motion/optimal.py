@@ -48,7 +48,7 @@ def risk_after(
     rates: Float[Array, " n"],
     spans: Float[Array, " n"],
 ) -> Float[Array, ""]:
-    """The excess risk after all intervals of samples, each at its own learning rate."""
+    """The excess risk after the samples of all spans, each at its own learning rate."""
 
     def piece(state: Any, interval: Any) -> Any:
         rate, span = interval
@@ -70,7 +70,7 @@ def samples_to(
     spans: Float[Array, " n"],
     threshold: Any,
 ) -> Float[Array, ""]:
-    """Samples over dimension until the excess risk reaches the threshold; infinite when the intervals are too short."""
+    """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice."""
 
     def piece(carry: Any, interval: Any) -> Any:
         state, total, is_there = carry

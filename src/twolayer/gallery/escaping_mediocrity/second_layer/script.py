@@ -21,16 +21,16 @@ def make(spec, ask):
         replicas=spec.ask.replicas,
     )
     sgd, ode = both["OverlapSGD"], both["SaadSolla"]
-    estimates = {"measured": [], "ODE": []}
+    accounts = {"measured": [], "ODE": []}
     for seed, d in enumerate(dimensions):
         problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
         result = tl.exit_time(problem, spec.training, threshold=0.1, replicas=replicas, starts=replicas, seed=seed)
         for name, sample in (("measured", result.measured), ("ODE", result.ode_sample)):
-            estimates[name].append((sample.mean, sample.standard_error))
-    estimates = {name: np.array(values) for name, values in estimates.items()}
+            accounts[name].append((sample.mean, sample.standard_error))
+    accounts = {name: np.array(values) for name, values in accounts.items()}
     decades = np.log(dimensions[-1] / dimensions[0])
-    growth = {name: (values[-1, 0] - values[0, 0]) / decades for name, values in estimates.items()}
-    spread = np.sqrt(sum(np.sum(values[[0, -1], 1] ** 2) for values in estimates.values())) / decades
+    growth = {name: (values[-1, 0] - values[0, 0]) / decades for name, values in accounts.items()}
+    spread = np.sqrt(sum(np.sum(values[[0, -1], 1] ** 2) for values in accounts.values())) / decades
 
     def law(values, label, color):
         return Series(label, times, values.mean(axis=0), band=np.quantile(values, [0.1, 0.9], axis=0), color=color)
@@ -45,7 +45,7 @@ def make(spec, ask):
             "escape time  $t$",
             [
                 Series(f"{name}, random starts", dimensions, values[:, 0], values[:, 1], kind="points", color=2 + n)
-                for n, (name, values) in enumerate(estimates.items())
+                for n, (name, values) in enumerate(accounts.items())
             ],
             log="x",
             xticks=dimensions,
