@@ -19,18 +19,19 @@ import twolayer as tl
 from twolayer.ask import Ask, make_plan
 from twolayer.compiler import loops as kernels
 from twolayer.core.random import replica_key
+from twolayer.description import Watch
 from twolayer.simulation import direct, drivers, overlap, overlap_sgd
 from twolayer.specification.fields import as_data
 
 tl.precision("double")
-NOTHING = drivers.Watch(None, False)
+NOTHING = Watch(False, False)
 ON_GPU = jax.default_backend() != "cpu"
 
 
 def prepared(problem, training, replicas: int):
     """The setting and the replicas at their start."""
     problem, training = as_data((problem, training))
-    made = overlap.setting(problem, training)
+    made = overlap.make_setting(problem, training)
     keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(replicas))
     starts = jax.jit(lambda keys: problem.draw_many(keys))(keys)
     return made, overlap_sgd._begin(made, NOTHING, starts, keys, np.zeros((replicas, 2)))

@@ -19,11 +19,11 @@ import numpy as np
 import twolayer as tl
 from twolayer.compiler import loops as kernels
 from twolayer.core.random import replica_key
+from twolayer.description import Watch
 from twolayer.expectation import MOMENTS, Auto
 from twolayer.specification.fields import as_data
 from twolayer.theory import sde
 from twolayer.theory.motion import paths
-from twolayer.theory.motion.watch import Watch
 
 tl.precision("double")
 GAMMA, NOISE, D, DT = 0.06, 0.2, 1000, 1e-3
@@ -36,7 +36,9 @@ def prepared(p: int, method: str, number: int, samples: int = 0, corrections: bo
     problem, training = as_data((paths.without_dimension(problem), tl.SGD(GAMMA, constraint=tl.Sphere())))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     one = np.eye(1)
-    made = paths.Setting(problem, training, engine, Watch(False, False), one, one, one, method, corrections, samples)
+    made = paths.PathSetting(
+        problem, training, engine, Watch(False, False), one, one, one, method, corrections, samples
+    )
     keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(number))
     begun = sde._begin(made, problem.draw_many(keys), keys, np.zeros((number, 2)))
     amplitude = np.sqrt(GAMMA / (p * D))

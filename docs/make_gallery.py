@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from twolayer.gallery import Ask, find_page, make, pages
+from twolayer.gallery import PageOptions, find_page, make, pages
 from twolayer.gallery.make import claims_table
 from twolayer.gallery.page import SOURCES
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent / "gallery"
 
 
 def write_page(page, folder: Path, data_dir: Path | None) -> None:
-    result = make(page, folder, Ask(data_dir=data_dir))
+    result = make(page, folder, PageOptions(data_dir=data_dir))
     assert result.holds, str(result)
     pictures = [name for name in result.files if name.endswith((".png", ".gif"))]
     for name in pictures:

@@ -51,7 +51,7 @@ def test_all_files_are_there_and_no_others(written):
 def test_summary_is_what_was_returned(tree, written):
     folder, summary = written
     assert json.loads((folder / "summary.json").read_text(), parse_constant=no_constant) == summary
-    assert list(summary) == ["verdict", "outcome", "judge", "descriptions", "files", "folder"]
+    assert list(summary) == ["verdict", "outcome", "judge", "cautions", "descriptions", "files", "folder"]
     assert summary["verdict"] == tree.attrs["verdict"] and summary["outcome"] == tree.attrs["outcome"]
     assert summary["judge"] == "DirectSGD" and summary["folder"] == str(folder)
 
@@ -114,6 +114,6 @@ def test_numbers_that_do_not_exist_are_null(tree, tmp_path):
 
 
 def test_an_empty_tree_writes_nothing(tmp_path):
-    with pytest.raises(tl.InvalidInput, match="nothing to report"):
+    with pytest.raises(tl.InvalidInput, match="must hold at least one description"):
         write_report(xr.DataTree(), tmp_path, "title", SPEC)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""What a simulation and a theory have in common: whether they apply, what they are asked, what they give back."""
+"""The interface of all descriptions, simulations and theories alike: `Applies`, `Plan`, `Record` and `Status`."""
 
 import abc
 import enum
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
@@ -17,12 +18,12 @@ from twolayer.training import SGD
 # A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
 # in finite time could not be followed in double precision.
 DIVERGED = 1e5
-# Before the names of a description's own variables, among the arrays of a record.
+# Prefix, among the arrays of a record, of the variables that only one description has.
 OTHERS = "others "
 
 
 class Exactness(enum.Enum):
-    """How an account relates to the training it describes."""
+    """How a description relates to the training that it describes: exactly, or in which limit."""
 
     EXACT = "exact at finite d"
     LIMIT_D = "limit d -> infinity"
@@ -33,12 +34,12 @@ class Exactness(enum.Enum):
 
     @property
     def is_random(self) -> bool:
-        """Whether replicas from one start differ."""
+        """Whether replicas that begin at the same start differ."""
         return self in (Exactness.EXACT, Exactness.FLUCTUATIONS)
 
 
 class Applies(NamedTuple):
-    """Whether a description covers a problem and training: how exactly, or why not."""
+    """Whether a description covers a problem and its training, with a sentence on how exactly or why not."""
 
     ok: bool
     exactness: Exactness
@@ -59,22 +60,24 @@ class Status(enum.IntEnum):
         return {
             Status.DONE: "done",
             Status.DIVERGED: "diverged: the weights grew without bound, or a number is not finite",
-            Status.UNFINISHED: "unfinished: it stopped before its end",
-            Status.STOPPED: "stopped, as asked, when it had crossed its thresholds",
+            Status.UNFINISHED: "unfinished: it was stopped before its end",
+            Status.STOPPED: "stopped as requested, when it had crossed its thresholds",
         }[self]
 
 
 class Plan(eqx.Module):
-    """What is asked of a description: where to start, when to save, what to watch for."""
+    """What a description has to compute: starts, save points, and thresholds to watch."""
 
     starts: Overlaps  # one per replica, along a leading axis
-    keys: Key[Array, " replicas"]  # one per replica: the randomness of the run itself
-    steps: Int[np.ndarray, " times"] | Float[np.ndarray, " times"]  # where to save, from 0 on; real numbers for a limit
-    times: Float[np.ndarray, " times"]  # the same on the clock
-    risk_threshold: Any = None  # on the excess risk: one number for each replica
-    overlap_threshold: Any = None  # on the cosine between a target direction and the nearest neuron: one, or one each
+    keys: Key[Array, " replicas"]  # one per replica: the random numbers of the run
+    steps: (
+        Int[np.ndarray, " times"] | Float[np.ndarray, " times"]
+    )  # save points, from 0 on; real numbers in continuous time
+    times: Float[np.ndarray, " times"]  # the save points as times
+    risk_threshold: Any = None  # threshold on the excess risk, one for each replica
+    overlap_threshold: Any = None  # on the largest cosine of a neuron with a target direction; a number or one each
     stops: bool = eqx.field(static=True, default=False)  # whether a replica ends when it has crossed its thresholds
-    stops_at_any: bool = eqx.field(static=True, default=False)  # or already when it has crossed one of them
+    stops_at_any: bool = eqx.field(static=True, default=False)  # whether crossing one of them is enough
     progress: Callable[[float], None] = eqx.field(static=True, default=lambda fraction: None)
     checkpoint: Place | None = eqx.field(static=True, default=None)  # where the run keeps its place on disk
 
@@ -90,10 +93,79 @@ class Plan(eqx.Module):
         return DIVERGED * max(1.0, *(float(x.max(initial=0.0)) for x in lengths))
 
 
-class Record(NamedTuple):
-    """What came out: plain arrays at the save points; labels and files come later.
+class Watch(eqx.Module):
+    """The thresholds that a description watches at every step: on the excess risk, on the overlaps with the target.
 
-    Rows beyond a divergence are NaN. When the run was interrupted, there are only the first, finished replicas.
+    The crossings of a replica are an array with one entry for each threshold that is watched, the risk first and then
+    the k target directions: when the threshold was first reached, and -1 before that.
+    """
+
+    risk: bool = eqx.field(static=True)
+    overlaps: bool = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Watch":
+        """The thresholds that the plan contains."""
+        return cls(plan.risk_threshold is not None, plan.overlap_threshold is not None)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any threshold is watched."""
+        return self.risk or self.overlaps
+
+    @staticmethod
+    def thresholds(plan: Plan) -> Float[np.ndarray, "replicas 2"]:
+        """The thresholds of each replica, on the risk and on the overlaps; zero where there is none."""
+        both = (plan.risk_threshold, plan.overlap_threshold)
+        return np.stack([np.broadcast_to(0.0 if x is None else x, plan.replicas) for x in both], axis=1)
+
+    def size(self, k: int) -> int:
+        """The number of crossings of a replica; a single one, which never happens, where nothing is watched."""
+        return max(1, int(self.risk) + (k if self.overlaps else 0))
+
+    def crossed(
+        self,
+        overlaps: Overlaps,
+        risk: Float[Array, ""] | None,
+        thresholds: Float[Array, " 2"],
+        crossing: Float[Array, " n"],
+        at: Any,
+    ) -> Float[Array, " n"]:
+        """The crossings after a step, with ``at`` for each threshold that is reached for the first time.
+
+        The overlap with a target direction is the largest cosine of a neuron with it, of either sign. The risk may be
+        None where it is not watched.
+        """
+        if not self.is_on:
+            return crossing
+        distances = []
+        if self.risk:
+            assert risk is not None
+            distances.append((thresholds[0] - risk)[None])
+        if self.overlaps:  # squares are compared, so that no root is taken at every step
+            lengths = jnp.diagonal(overlaps.Q)[:, None] * jnp.diagonal(overlaps.P)[None, :]
+            distances.append(jnp.max(overlaps.M * overlaps.M - thresholds[1] * thresholds[1] * lengths, axis=0))
+        return jnp.where((crossing < 0.0) & (jnp.concatenate(distances) >= 0.0), at, crossing)
+
+    def times(self, crossing: Any, k: int, clock: Any = None) -> tuple[np.ndarray, np.ndarray]:
+        """The times of the risk (replicas,) and of the overlaps (replicas, k), NaN where never or not watched.
+
+        A clock converts crossings in steps to times.
+        """
+        crossing = np.asarray(crossing)
+        crossed = np.where(crossing >= 0.0, crossing if clock is None else clock.time(crossing), np.nan)
+        times = np.full((len(crossed), 1 + k), np.nan)
+        if self.risk:
+            times[:, 0], crossed = crossed[:, 0], crossed[:, 1:]
+        if self.overlaps:
+            times[:, 1:] = crossed
+        return times[:, 0], times[:, 1:]
+
+
+class Record(NamedTuple):
+    """The result of a description: plain arrays at the save points, which the room `data` labels.
+
+    Rows after a divergence are NaN. An interrupted run holds only the replicas that were finished.
     """
 
     Q: Any  # (replicas, times, p, p)
@@ -103,20 +175,20 @@ class Record(NamedTuple):
     risk_error: Any  # (replicas, times): bound on the numerical error of the risk
     overlap_error: Any  # (replicas, times): bound on the numerical error of any entry of Q, M, a
     status: Any  # (replicas,), values of Status
-    crossing_time: Any  # (replicas,): first time with excess risk at most the threshold, NaN if never or not asked
-    overlap_time: Any  # (replicas, k): first time with an overlap of at least the threshold, NaN if never or not asked
+    crossing_time: Any  # (replicas,): first time with excess risk at most the threshold, NaN if never or not watched
+    overlap_time: Any  # (replicas, k): first time with an overlap of at least the threshold, else NaN
     engine: str
     interrupted: bool = False
-    others: Any = None  # name -> array: variables of this description alone, which the schema of datasets knows
+    others: Any = None  # name -> array: variables that only this description has; the schema of datasets lists them
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """The record as arrays under names, for a file."""
+        """The record as named arrays, to be written to a file."""
         others = {f"{OTHERS}{name}": np.asarray(array) for name, array in (self.others or {}).items()}
         return {name: np.asarray(value) for name, value in self._asdict().items() if name != "others"} | others
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Record":
-        """The record of which these are the arrays."""
+        """The record from its named arrays; the inverse of `to_arrays`."""
         plain: dict[str, Any] = {name: array for name, array in arrays.items() if not name.startswith(OTHERS)}
         others = {name.removeprefix(OTHERS): array for name, array in arrays.items() if name.startswith(OTHERS)}
         plain |= {"engine": str(plain["engine"]), "interrupted": bool(plain["interrupted"])}
@@ -124,32 +196,32 @@ class Record(NamedTuple):
 
 
 class AbstractDescription(eqx.Module):
-    """An exact or limiting account of a training run."""
+    """A description of a training run, exact or in a limit: base class of all simulations and theories."""
 
     @abc.abstractmethod
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        """Whether this description covers the problem and training."""
+        """Whether this description covers the problem and its training, how exactly, or why not."""
 
     @abc.abstractmethod
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        """Follow the training through the plan."""
+        """Compute the training run at the save points of the plan."""
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it lives in continuous time: it is saved at the very times asked, and knows no steps."""
+        """Whether time is continuous: results are saved at exactly the requested times and there are no steps."""
         return False
 
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
-        """Follow trainings on one fixed set, each from its first step on, through the plan."""
+        """Compute a schedule on one fixed set: several trainings, each beginning at its first step."""
         raise NotApplicable(f"`{type(self).__name__}` does not follow a schedule on a fixed set of samples.")
 
     @property
     @abc.abstractmethod
     def references(self) -> tuple[str, ...]:
-        """Keys of the works to cite."""
+        """Keys of the works to cite, as in docs/references.bib."""
 
     def require(self, problem: Problem, training: SGD) -> Applies:
-        """The answer of ``applies``, or its reason as an error."""
+        """Return the answer of ``applies``, or raise `NotApplicable` with its reason."""
         answer = self.applies(problem, training)
         if not answer.ok:
             raise NotApplicable(f"`{type(self).__name__}` does not apply: {answer.statement}")
@@ -157,29 +229,29 @@ class AbstractDescription(eqx.Module):
 
 
 def is_alive(Q: np.ndarray, a: np.ndarray, limit: float) -> np.ndarray:
-    """Which saved points (replicas, times) have not diverged: no squared length or output weight beyond the limit."""
+    """Whether each saved point (replicas, times) has not diverged: all squared lengths are below the limit."""
     lengths = np.diagonal(Q, axis1=-2, axis2=-1)
     with np.errstate(invalid="ignore"):
         return np.all(lengths < limit, axis=-1) & np.all(a**2 < limit, axis=-1)
 
 
 def blanked(lost: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The array with NaN at the lost points (replicas, times)."""
+    """The array with NaN at the points (replicas, times) that are marked as lost."""
     return np.where(lost.reshape(lost.shape + (1,) * (x.ndim - 2)), np.nan, x)
 
 
-# What a saved row consists of, along (replicas, times, ...).
+# The arrays of a record that have the axes (replicas, times, ...).
 ROW = ("Q", "M", "a", "excess_risk", "risk_error", "overlap_error")
 
 
 def with_finite_rows(record: Record) -> Record:
-    """The record in which a replica that is done has finite numbers alone.
+    """The record in which every replica with the status done has finite numbers only.
 
     Where a saved row holds NaN or infinity although the description calls the replica done, it counts as diverged, and
     that row and all after it are missing.
     """
     rows = {name: np.asarray(getattr(record, name), dtype=np.float64) for name in ROW}
-    # An error may be infinite: a neighbouring solution that went away without bound says so.
+    # An error may be infinite: the solution then depends on its start without bound.
     sound = [~np.isnan(x) if name.endswith("_error") else np.isfinite(x) for name, x in rows.items()]
     finite = [x.reshape(*x.shape[:2], -1).all(axis=2) for x in sound]
     status = np.asarray(record.status)
@@ -192,7 +264,7 @@ def with_finite_rows(record: Record) -> Record:
 
 
 def stopped(record: Record, plan: Plan) -> Record:
-    """The record without what comes after a replica has crossed its thresholds, where the plan asks to stop there."""
+    """The record with NaN after a replica has crossed its thresholds, where the plan stops replicas there."""
     if not plan.stops:
         return record
     watched = [np.asarray(record.crossing_time)[:, None]] if plan.risk_threshold is not None else []
@@ -208,7 +280,7 @@ def stopped(record: Record, plan: Plan) -> Record:
 
 
 def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first saved times at which the risk and the overlaps have reached their thresholds; NaN where they have not.
+    """The first saved times at which the risk and the overlaps have reached their thresholds; NaN where never.
 
     The overlap with a target direction is the largest cosine of a neuron with it, of either sign.
     """

@@ -1,4 +1,4 @@
-"""The report of a comparison: one folder with numbers, pictures, the specification and half a page of words."""
+"""The report of a comparison: one folder with numbers, figures, the specification and half a page of text."""
 
 import json
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> dict[str, Any]:
-    """Write the report of a comparison into a folder that exists.
+    """Write the report of a comparison into an existing folder.
 
     Parameters
     ----------
     tree
-        What `twolayer.compare` returned.
+        The result of `twolayer.compare`.
     folder
-        Where to write; files of the same names are replaced, each whole or not at all.
+        The folder to write to; existing files of the same names are replaced.
     title
         The heading of the report and of its figures.
     spec
@@ -39,7 +39,7 @@ def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> di
     """
     datasets = {name: child.to_dataset() for name, child in tree.children.items()}
     if not datasets:
-        raise InvalidInput("Argument `tree` holds no description: there is nothing to report.")
+        raise InvalidInput("Argument `tree` must hold at least one description, but holds none.")
     figures = {"risk": risk(tree, title), "overlaps": overlaps(tree, title)}
     files = [save(tree, folder / "comparison.nc")]
     for name, figure in figures.items():
@@ -64,7 +64,7 @@ def _write_text(path: Path, text: str) -> Path:
 
 
 def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:
-    """One description in the summary; the final excess risk is over the replicas that reached the end."""
+    """The entry of one description in the summary; the final risk is over the replicas that reached the end."""
     statuses = dataset.status.values
     final = dataset.excess_risk.values[:, -1]
     final = final[np.isfinite(final)]
@@ -84,13 +84,13 @@ def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:
 
 
 def _cautions(datasets: Iterable["xr.Dataset"]) -> list[str]:
-    """What speaks against trusting a result, each sentence once; results of older versions say nothing of it."""
+    """The cautions of all results, each sentence once; results of version 0.1.0 have none."""
     sentences = [line for dataset in datasets for line in dataset.attrs.get("cautions", "").splitlines()]
     return list(dict.fromkeys(sentences))
 
 
 def _number(value: Any) -> float | None:
-    """A number that JSON can hold, or None."""
+    """The number as a float, or None where JSON cannot represent it."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -124,15 +124,15 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
         _row("---", "---", "---", "---", "---:", "---:", "---:"),
         *(
             _row(
-                each["name"],
-                each["exactness"],
-                each["engine"],
-                each["statement"],
-                each["replicas"],
-                each["status"]["done"],
-                _range(each),
+                entry["name"],
+                entry["exactness"],
+                entry["engine"],
+                entry["statement"],
+                entry["replicas"],
+                entry["status"]["done"],
+                _range(entry),
             )
-            for each in summary["descriptions"]
+            for entry in summary["descriptions"]
         ),
         "",
         f"The judge is {summary['judge']}. Numbers: [comparison.nc](comparison.nc); specification: "
@@ -146,7 +146,7 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
 
 
 def _row(*cells: Any) -> str:
-    """A row of a Markdown table; a bar inside a cell would end it."""
+    """A row of a Markdown table; bars inside of cells are escaped."""
     return "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
 
 

@@ -25,10 +25,10 @@ def test_erf_committee_follows_the_ode_within_four_standard_errors(training):
     )
     tree = tl.compare(problem, training, [tl.DirectSGD(), tl.SaadSolla()], until=3.0, save=[1.0, 2.0, 3.0], replicas=64)
     assert tree.attrs["outcome"] == "agrees", tree.attrs["verdict"]
-    account = tree["SaadSolla"].to_dataset()
+    description = tree["SaadSolla"].to_dataset()
     for variable in ("risk", "M", "Q", *(["a"] if training.layer_ratio else [])):
-        difference = np.abs(account[f"difference_{variable}"].values[1:])
-        error = account[f"standard_error_{variable}"].values[1:]
+        difference = np.abs(description[f"difference_{variable}"].values[1:])
+        error = description[f"standard_error_{variable}"].values[1:]
         shift = 2.0 / 1000  # the order of the shift at d = 1000, with the constants measured below
         assert np.all(difference < 4 * error + shift)
         if variable != "Q":  # on the sphere the diagonal of Q does not move

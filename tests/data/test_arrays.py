@@ -31,9 +31,9 @@ def _archive(path, **members):
         (_member((2,), descr="|O"), "must hold numbers"),
         (_member((2,), descr=[("a", "<f8")]), "must hold numbers"),
         (_member("none"), "shape"),
-        (_member((2,), version=b"\x09\x00"), "does not begin as one"),
+        (_member((2,), version=b"\x09\x00"), "does not begin with the header"),
         (b"\x93NUMPY\x01\x00\xff\xff{", "header of an array"),
-        (b"", "does not begin as one"),
+        (b"", "does not begin with the header"),
         (_member((2,)), "must hold rows of inputs and one label for each"),
     ],
 )

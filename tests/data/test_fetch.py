@@ -57,11 +57,11 @@ def test_a_published_file_is_kept_and_not_fetched_again(address, tmp_path):
 @pytest.mark.parametrize(
     "path, words",
     [
-        ("/short", r"100 came|could not be fetched"),
+        ("/short", r"100 were received|could not be downloaded"),
         ("/wrong", "SHA-256"),
-        ("/endless", "more came"),
-        ("/chunks", "could not be fetched"),
-        ("/missing", "could not be fetched .*404"),
+        ("/endless", "more were received"),
+        ("/chunks", "could not be downloaded"),
+        ("/missing", "could not be downloaded .*404"),
     ],
 )
 def test_what_is_not_the_published_file_leaves_nothing(address, tmp_path, path, words):
@@ -73,7 +73,7 @@ def test_what_is_not_the_published_file_leaves_nothing(address, tmp_path, path, 
 
 def test_a_folder_that_cannot_be_written_is_told(address, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(tl.InvalidInput, match=r"could not be kept in .*file"):
+    with pytest.raises(tl.InvalidInput, match=r"could not be written to .*file"):
         fetch(_file(address, "/good"), tmp_path / "file")
-    with pytest.raises(tl.InvalidInput, match="could not be fetched"):
+    with pytest.raises(tl.InvalidInput, match="could not be downloaded"):
         fetch(_file("http://127.0.0.1:1", "/good"), tmp_path)

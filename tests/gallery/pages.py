@@ -5,7 +5,7 @@ import json
 import pytest
 
 from twolayer.experiment import read_spec
-from twolayer.gallery import Ask, make, pages
+from twolayer.gallery import PageOptions, make, pages
 
 # Made by continuous integration: at least one page of each source, those that take a few seconds. `scripts/test --all`
 # makes the others as well, and so does `docs/make_gallery.py`.
@@ -31,7 +31,7 @@ def names_of(source):
 
 def check(page, folder):
     """Its claims hold, its folder is whole, its text has an equation and says what to look at."""
-    result = make(page, folder, Ask())
+    result = make(page, folder, PageOptions())
     assert result.claims and result.holds, "\n".join(map(str, result.claims))
     there = {path.name for path in folder.iterdir()}
     assert {"README.md", "spec.toml", "script.py", "numbers.json", *result.files} == there

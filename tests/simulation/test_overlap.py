@@ -17,6 +17,7 @@ from tests.systems import erf_committee, phase_retrieval, time_to_overlap
 from twolayer.compiler import draws
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.core import pace
+from twolayer.description import Watch
 from twolayer.simulation import drivers, overlap, overlap_sgd
 from twolayer.specification.fields import as_data
 
@@ -125,14 +126,14 @@ def test_the_program_of_a_step_does_not_grow_with_the_width(options):
     for p in (10, 100):
         problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(p, "erf"), tl.Gaussian(1000), noise=0.1)
         problem, training = as_data((problem, tl.SGD(1.0, **options)))
-        made = overlap.setting(problem, training)
+        made = overlap.make_setting(problem, training)
         rows = 2 * p if training.has_momentum else p
         state = overlap.State(jnp.zeros((3, rows, 2)), jnp.zeros((3, rows, made.outside)), jnp.zeros((3, p)))
         words, crossing = jnp.zeros((3, 2), jnp.uint32), jnp.zeros((3, 1))
-        run = drivers.Run(state, jnp.ones((3, p)), jnp.zeros((3, 2)), words, crossing)
-        watch = drivers.Watch(None, True)
+        run = drivers.RunState(state, jnp.ones((3, p)), jnp.zeros((3, 2)), words, crossing)
+        watch = Watch(False, True)
         advance = jax.make_jaxpr(lambda run, made=made, watch=watch: drivers.advance_xla(made, watch, run, 0, 5))
-        sizes.append(equations(advance(run._replace(crossing=jnp.zeros((3, watch.size(made))))).jaxpr))
+        sizes.append(equations(advance(run._replace(crossing=jnp.zeros((3, watch.size(problem.k))))).jaxpr))
         begin = jax.make_jaxpr(lambda L: overlap.lower(L))
         sizes[-1] += equations(begin(state.L[0]).jaxpr)
     assert sizes[1] <= sizes[0]
@@ -310,15 +311,15 @@ def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
     x = direct(problem, training, W, W_star, 4, 100_000, 0)
     right = by_overlaps(problem, training, 4, 100_000, "xla")
     assert np.max(np.abs(z_scores(x, right)[0])) < 5
-    whole = overlap_sgd.setting
+    whole = overlap_sgd.make_setting
 
-    def wrong(problem, training):
-        made = whole(problem, training)
+    def wrong(problem, training, risk=None):
+        made = whole(problem, training, risk)
         return eqx.tree_at(
             lambda s: (s.degrees, s.chi), made, (made.degrees - 1, draws.chi_table([int(made.degrees[0]) - 1]))
         )
 
-    monkeypatch.setattr(overlap_sgd, "setting", wrong)
+    monkeypatch.setattr(overlap_sgd, "make_setting", wrong)
     assert np.max(np.abs(z_scores(x, by_overlaps(problem, training, 4, 100_000, "xla"))[0])) > 8
 
 
@@ -542,6 +543,6 @@ def test_programs_on_scalars_compute_what_the_function_does():
 def test_the_setting_keeps_the_dimensions_outside_every_span():
     for d, outside, rest in ((3, 2, 0), (4, 3, 0), (5, 3, 1), (100, 3, 96)):
         problem = as_data(tl.Problem(tl.Committee(1, "erf"), tl.Student(3, "erf"), tl.Gaussian(d)))
-        made = overlap.setting(problem, as_data(tl.SGD(1.0, batch_size=8)))
+        made = overlap.make_setting(problem, as_data(tl.SGD(1.0, batch_size=8)))
         assert made.outside == outside
         assert made.degrees.tolist() == [rest - j for j in range(min(3, rest))]

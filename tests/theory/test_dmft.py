@@ -87,7 +87,7 @@ def test_phases_share_their_set():
 
 @pytest.mark.slow
 def test_phases_on_a_fixed_set(check_mean):
-    """Layers that take turns on one set, by both accounts."""
+    """Layers that take turns on one set, by both descriptions."""
     reused = tl.Reused(1.5)
     phases = [tl.SGD(1.0, reuse=reused), tl.SGD(0.6, reuse=reused, layers=tl.Second()), tl.SGD(0.5, reuse=reused)]
     problem = two_index("tanh", d=200)

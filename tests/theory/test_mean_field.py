@@ -302,8 +302,8 @@ def test_units_within_the_span_follow_gradient_flow_exactly():
     student = tl.Student(3, "erf", [1.0, -0.7, 1.5])
     problem = tl.Problem(tl.Committee(2, "erf", P=P2), student, tl.Gaussian(30), start=start, noise=0.3)
     training = tl.SGD(0.3, layers=tl.Both(0.7), weight_decay=0.02)
-    for account in (tl.HDMF(), tl.MeanField()):
-        result = tl.evolve(problem, training, account, until=2.0, save=4)
+    for description in (tl.HDMF(), tl.MeanField()):
+        result = tl.evolve(problem, training, description, until=2.0, save=4)
         risk, overlaps = of_the_same_start(result, kappa=0.7, decay=0.02)
         # The reference is good to 1e-7.
         assert np.all(np.abs(result.excess_risk.values[0] - risk) <= result.risk_error.values[0] + 1e-7)
@@ -348,7 +348,9 @@ def test_simulation_at_small_d_follows_mean_field(check_mean):
     p = 16
     problem = tl.Problem(tl.Committee(1, "erf", P=[[2.25]]), tl.Student(p, "erf"), tl.Gaussian(6), noise=0.1)
     run = {"until": 1.0, "save": [0.3, 1.0], "replicas": 64}
-    exact, limit = (tl.evolve(problem, tl.SGD(0.2), account, **run) for account in (tl.OverlapSGD(), tl.MeanField()))
+    exact, limit = (
+        tl.evolve(problem, tl.SGD(0.2), description, **run) for description in (tl.OverlapSGD(), tl.MeanField())
+    )
     off = exact.risk.values - limit.risk.values
     check_mean(off[:, 0], 0.0)
     error = off.std(axis=0, ddof=1) / 8
@@ -441,19 +443,19 @@ def test_more_particles_than_units():
 )
 def test_what_they_do_not_describe_is_refused_with_the_reason(kinds, reason):
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100))
-    for account in (tl.HDMF(), tl.MeanField()):
+    for description in (tl.HDMF(), tl.MeanField()):
         with pytest.raises(tl.NotApplicable, match=reason):
-            account.require(problem, tl.SGD(**({"learning_rate": 0.5} | kinds)))
+            description.require(problem, tl.SGD(**({"learning_rate": 0.5} | kinds)))
 
 
 def test_targets_and_particles_out_of_reach_are_refused():
     far = tl.Problem(tl.MultiIndex("exp(3*z1)*abs(z2)"), tl.Student(4, "erf"), tl.Gaussian(100))
     data = tl.Problem(tl.Labels(), tl.Student(4, "erf"), tl.Samples(np.eye(4), np.ones(4)))
     plain = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(100))
-    for account in (tl.HDMF, tl.MeanField):
-        assert "no rule serves the target" in account().applies(far, tl.SGD(0.1)).statement
-        assert "data set" in account().applies(data, tl.SGD(0.1)).statement
-        assert "at least the student's width p = 4" in account(particles=3).applies(plain, tl.SGD(0.1)).statement
-        assert "O(1/sqrt p) = 0.5" in account(particles=100).applies(plain, tl.SGD(0.1)).statement
+    for description in (tl.HDMF, tl.MeanField):
+        assert "no rule serves the target" in description().applies(far, tl.SGD(0.1)).statement
+        assert "data set" in description().applies(data, tl.SGD(0.1)).statement
+        assert "at least the student's width p = 4" in description(particles=3).applies(plain, tl.SGD(0.1)).statement
+        assert "O(1/sqrt p) = 0.5" in description(particles=100).applies(plain, tl.SGD(0.1)).statement
         with pytest.raises(tl.InvalidInput, match="`particles`"):
-            account(particles=0)
+            description(particles=0)

@@ -8,13 +8,13 @@ import pytest
 
 import twolayer as tl
 from tests import systems
+from twolayer.description import Watch
 from twolayer.expectation import MOMENTS, Auto
 from twolayer.problem import Overlaps
 from twolayer.specification.fields import as_data
 from twolayer.theory.motion import paths
 from twolayer.theory.motion.drift import pack
 from twolayer.theory.motion.increments import corrections
-from twolayer.theory.motion.watch import Watch
 
 GAMMA, NOISE = 0.06, 0.2
 SPHERE = tl.SGD(GAMMA, constraint=tl.Sphere())
@@ -40,7 +40,7 @@ def at_end(problem, training, description, until: float, replicas: int) -> np.nd
 
 @pytest.mark.slow
 def test_mean_and_variance_agree_at_growing_d():
-    """Phase retrieval on the sphere, 10^5 runs of each account at d = 40 and 160.
+    """Phase retrieval on the sphere, 10^5 runs of each description at d = 40 and 160.
 
     Without corrections the mean is off at order 1/d, with them by a tenth of that at most; the variance is right up to
     a part of order 1/d. So it is with the mean and the variance of the central limit theorem.
@@ -120,7 +120,7 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
     training = as_data(tl.SGD(0.3, constraint=constraint, layers=tl.Both(0.7)))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     fixed = (Watch(False, False), P, np.linalg.inv(P), np.linalg.cholesky(P), "heun", False)
-    sampled, gaussian = (paths.Setting(problem, training, engine, *fixed, samples) for samples in (2, 0))
+    sampled, gaussian = (paths.PathSetting(problem, training, engine, *fixed, samples) for samples in (2, 0))
 
     @eqx.filter_jit
     def both(overlaps, normals):
@@ -240,8 +240,8 @@ def test_nothing_moves_a_student_that_is_the_teacher():
     training = as_data(tl.SGD(0.05, layers=tl.Both()))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     one = np.eye(1)
-    made = paths.Setting(problem, training, engine, Watch(False, False), one, one, one, "heun", True, 0)
-    path = paths.Path(*(jnp.asarray(x)[None] for x in (one, one, [1.0], 0.0, [-1.0, -1.0])))
+    made = paths.PathSetting(problem, training, engine, Watch(False, False), one, one, one, "heun", True, 0)
+    path = paths.OverlapPath(*(jnp.asarray(x)[None] for x in (one, one, [1.0], 0.0, [-1.0])))
     kept = paths.Kept(*(jnp.asarray(x)[None] for x in ([1.0], [0.0, 0.0], 0.1, 0.0, 0.3)))
     words = jnp.zeros((1, 2), jnp.uint32)
     end = paths.advance_xla(made, path, kept, words, np.asarray(1), np.asarray(0), np.asarray(20))

@@ -69,7 +69,7 @@ def _list(known: list["Page"]) -> Answer:
 
 def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, quiet: bool) -> Answer:
     from twolayer.cli.progress import progress_bar
-    from twolayer.gallery import Ask, make
+    from twolayer.gallery import PageOptions, make
 
     done: list[Result] = []
 
@@ -84,7 +84,7 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
             for number, page in enumerate(chosen):
                 if progress is not None:
                     progress("gallery", number / len(chosen))
-                done.append(make(page, out / page.name, Ask(full, data_dir)))
+                done.append(make(page, out / page.name, PageOptions(full, data_dir)))
     except OSError as error:
         finished = tuple(str(result.folder) for result in done)
         raise Failure(f"A page could not be written to {str(out)!r}: {error}.", FAILED, finished) from None

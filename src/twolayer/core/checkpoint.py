@@ -20,7 +20,7 @@ from twolayer.core.files import make_folder, remove_drafts, write_whole
 EVERY = 20.0
 # The layout of the file and of what simulations keep in it. Raise it when either changes: older files are then not
 # continued.
-FORMAT = 2
+FORMAT = 3
 
 # The name under which the part at work keeps its place.
 _NOW = "now"

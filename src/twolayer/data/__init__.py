@@ -1,4 +1,4 @@
-"""What came out: labelled datasets, files, comparisons."""
+"""Results: labelled datasets, files, comparisons; and data sets that are read from files."""
 
 from twolayer.data.dataset import to_dataset as to_dataset
 from twolayer.data.deviation import Finding as Finding

@@ -1,4 +1,4 @@
-"""Arrays in files: the header of each is read first, and nothing is made that its file does not hold."""
+"""Arrays from files: the header is checked first, so that no more memory is used than the file justifies."""
 
 import ast
 import gzip
@@ -17,7 +17,7 @@ from twolayer.core.reading import parsing, regular_file
 MAGIC = b"\x93NUMPY"
 MAX_HEADER = 10_000
 MAX_DIMENSIONS = 8
-# A number of a file becomes a double, and is copied once more on the way to unit norms.
+# A number from a file takes up to three doubles in memory until its row has unit norm.
 BYTES_OF_A_NUMBER = 3 * 8
 
 
@@ -55,10 +55,10 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
 
 
 def _read_header(file: io.BufferedIOBase) -> tuple[np.dtype, tuple[int, ...], bool, int]:
-    """Type, shape, whether columns come first, and the length of the header of an array in NumPy's own format."""
+    """Type, shape, whether the order is Fortran's, and the length of the header of an array in NumPy's format."""
     start = file.read(8)
     if start[:6] != MAGIC or start[6:7] not in (b"\x01", b"\x02"):
-        raise ValueError("an array in it does not begin as one")
+        raise ValueError("an array in it does not begin with the header of NumPy")
     width = 2 if start[6] == 1 else 4
     length = int.from_bytes(file.read(width), "little")
     if length > MAX_HEADER:
@@ -66,7 +66,7 @@ def _read_header(file: io.BufferedIOBase) -> tuple[np.dtype, tuple[int, ...], bo
     header = ast.literal_eval(file.read(length).decode("latin1").strip())
     dtype, shape = np.dtype(header["descr"]), header["shape"]
     if not isinstance(shape, tuple) or not all(type(size) is int for size in shape):
-        raise ValueError("the shape of an array in it is none")
+        raise ValueError("the shape of an array in it is not a tuple of whole numbers")
     return dtype, shape, bool(header["fortran_order"]), 8 + width + length
 
 

@@ -1,4 +1,4 @@
-"""Records of descriptions become labelled datasets."""
+"""From records of descriptions to labelled datasets."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 def to_dataset(
     record: Record, plan: Plan, samples: np.ndarray, noise: float, attributes: dict[str, Any]
 ) -> "xr.Dataset":
-    """Put names, units and coordinates on the arrays of a record.
+    """Label the arrays of a record with names, units and coordinates.
 
-    A replica with a number that is not finite is never called done.
+    A replica with a number that is not finite never has the status done.
     """
     record = with_finite_rows(record)
     others = {name: np.asarray(value) for name, value in (record.others or {}).items()}
-    own = record._asdict() | {"P": plan.starts.P, "risk": record.excess_risk + 0.5 * noise}
-    values = {name: np.asarray(own[name]) for name in TRAJECTORY.variables} | others
+    arrays = record._asdict() | {"P": plan.starts.P, "risk": record.excess_risk + 0.5 * noise}
+    values = {name: np.asarray(arrays[name]) for name in TRAJECTORY.variables} | others
     replicas, _, p, k = np.shape(record.M)
     coordinates = {
         "replica": np.arange(replicas),

@@ -1,6 +1,6 @@
-r"""How far a description is from the judge, in standard errors, and what that means.
+r"""Deviations of a description from the judge in standard errors, and the verdict that follows from them.
 
-Replica by replica both descriptions begin at the same start, so their difference :math:`\delta` is that of the
+Each replica of both descriptions begins at the same start, so their difference :math:`\delta` is that of the
 dynamics. Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two effects of finite d are expected in a
 correct limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by
 about :math:`s^2` over the range of the variable.
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 FALSE_ALARM = 1e-3
 ROUNDING = 1e-12
-# A comparison that could miss a deviation of more than this part of the risk's range is said to be a weak one.
+# A comparison that could miss a deviation of more than this fraction of the range of the risk is a weak one.
 WEAK = 0.5
 COMPARED = ("risk", "training_risk", "M", "Q", "a")
 # The words of a verdict, from the best to the worst, and what each of them means.
 OUTCOMES = {
     "agrees": "no difference exceeds what chance and the stated errors allow, and a large one would have been seen",
     "consistent": "no difference exceeds what chance allows, but the scatter is too wide for a sharp test",
-    "undecided": "there is not enough data to tell",
+    "undecided": "there is not enough data for a verdict",
     "finite-d effect": "the difference is real and of the size that finite d causes; it should shrink as d grows",
     "differs": "the difference is larger than chance, numerical errors and finite d can explain",
 }
 
 
 class Deviation(NamedTuple):
-    """One variable of one description against the judge, at every time and entry (arrays: time, entries...)."""
+    """The difference of one variable between a description and the judge (arrays: time, entries...)."""
 
     mean: Any
     standard_error: Any
@@ -45,7 +45,7 @@ class Deviation(NamedTuple):
 
 
 def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Deviation:
-    """Compare one variable; a description without scatter of its own may have a single replica."""
+    """Compare one variable of a description with the judge; a deterministic description may have a single replica."""
     theirs, ours = judge[name].values, description[name].values
     error = f"{name}_error" if name.endswith("risk") else "overlap_error"
     numerical = np.max(judge[error].values, axis=0) + np.max(description[error].values, axis=0)
@@ -57,8 +57,8 @@ def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Devi
     standard_error = scatter / np.sqrt(replicas)
     both = np.concatenate([theirs.ravel(), ours.ravel()])
     spread = float(np.max(both) - np.min(both))
-    # Scatter at one time is the cause of shifts at later times: the running maximum is what counts. A shift beyond the
-    # scatter itself is no longer a small effect of it.
+    # Scatter at one time causes shifts at later times, so its running maximum is used. A shift that exceeds the scatter
+    # is not a small effect of it, so the scatter is an upper bound.
     widest = np.maximum.accumulate(_largest_entry(scatter), axis=0)
     shift = np.broadcast_to(np.minimum(widest**2 / max(spread, ROUNDING), widest), mean.shape)
     numerical = np.broadcast_to(numerical + ROUNDING * max(1.0, spread), mean.shape)
@@ -68,20 +68,20 @@ def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Devi
 
 
 def _largest_entry(x: np.ndarray) -> np.ndarray:
-    """The largest over the entries of a matrix at each time, kept as broadcastable axes."""
+    """The largest entry at each time; axes are kept for broadcasting."""
     axes = tuple(range(1, x.ndim))
     return np.max(np.nan_to_num(x), axis=axes, keepdims=True, initial=0.0) if axes else np.nan_to_num(x)
 
 
 def threshold(replicas: int, numbers: int) -> float:
-    """The deviation in standard errors that chance exceeds once in 1/FALSE_ALARM comparisons of so many numbers."""
+    """The deviation, in standard errors, that chance exceeds in a fraction FALSE_ALARM of comparisons."""
     from scipy.stats import t
 
     return float(t.isf(FALSE_ALARM / (2.0 * max(1, numbers)), max(1, replicas - 1)))
 
 
 class Finding(NamedTuple):
-    """The verdict on one description."""
+    """The verdict on one description, or on one predicted number."""
 
     description: str
     judge: str
@@ -97,13 +97,13 @@ def judge_description(
 ) -> tuple[Finding, dict[str, Deviation]]:
     """Compare all variables of one description with the judge.
 
-    ``finite_d`` is the expected relative size sqrt(gamma/(p d)).
+    ``finite_d`` is the expected relative size sqrt(gamma/(p d)) of finite-d effects.
     """
     replicas = max(judge.sizes["replica"], description.sizes["replica"])
     if min(judge.sizes["replica"], description.sizes["replica"]) == 0:
         return _undecided(description_name, judge_name, "no replica reached the end in both"), {}
-    present = [name for name in COMPARED if all(name in each and each[name].size for each in (judge, description))]
-    if not all(np.all(np.isfinite(each[name].values)) for each in (judge, description) for name in present):
+    present = [name for name in COMPARED if all(name in side and side[name].size for side in (judge, description))]
+    if not all(np.all(np.isfinite(side[name].values)) for side in (judge, description) for name in present):
         return _undecided(description_name, judge_name, "a replica that reached the end contains NaN"), {}
     deviations = {name: deviation(judge, description, name) for name in present}
     deviations = {name: item for name, item in deviations.items() if np.any(np.abs(item.mean) > item.numerical)}
@@ -121,8 +121,8 @@ def judge_description(
     at, *place = index
     item = deviations[name]
     size = float(np.abs(item.mean[index]))
-    scatter = max(float(np.max(each.scatter)) for each in deviations.values())
-    shift = max(float(np.max(each.shift)) for each in deviations.values())
+    scatter = max(float(np.max(other.scatter)) for other in deviations.values())
+    shift = max(float(np.max(other.shift)) for other in deviations.values())
     entry = f"[{','.join(map(str, place))}]" if place else ""
     where = f"{name}{entry} at time {float(judge.time.values[at]):.3g}"
     seen = f"the mean of {replicas} runs is at most {z:.1f} standard errors away ({size:.2g}, in {where})"
@@ -141,7 +141,7 @@ def judge_description(
         )
     elif z <= limit:
         outcome, head = "agrees", f"{description_name} agrees with {judge_name}"
-    elif size <= float(item.scatter[index]) or all(_beyond_shift(each) <= limit for each in deviations.values()):
+    elif size <= float(item.scatter[index]) or all(_beyond_shift(other) <= limit for other in deviations.values()):
         outcome = "finite-d effect"
         head = f"{description_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
     else:
@@ -164,7 +164,7 @@ def judge_number(
     measured, standard_error, runs
         Mean, standard error and number of independent runs of the measurement.
     finite_d
-        How far a correct prediction of the limit may be off at this d.
+        The largest error that a correct prediction of the limit may have at this d.
     """
     judge = f"{runs} runs"
     if runs < 2 or not np.isfinite([predicted, measured, standard_error]).all():
@@ -187,12 +187,12 @@ def judge_number(
 
 
 def worst_outcome(outcomes: Iterable[str]) -> str:
-    """The outcome of several findings together: the worst of them; "single" where there is none."""
+    """The outcome of several findings together, which is the worst of them; "single" if there are none."""
     return max(outcomes, key=list(OUTCOMES).index, default="single")
 
 
 def _could_miss(item: Deviation, limit: float) -> float:
-    """The largest deviation that would have passed, over the range of the mean: the weakness of the comparison."""
+    """The largest deviation that would not have been noticed, relative to the range of the variable."""
     return float(np.max(limit * item.standard_error + item.numerical) / max(item.spread, ROUNDING))
 
 
@@ -209,7 +209,7 @@ def _worst(item: Deviation) -> tuple[float, tuple[int, ...]]:
 
 
 def _beyond_shift(item: Deviation) -> float:
-    """The largest deviation in standard errors after the expected shift and the numerical error are allowed for."""
+    """The largest deviation in standard errors after subtracting the expected shift and the numerical error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         beyond = (np.abs(item.mean) - item.shift - item.numerical) / item.standard_error
     return float(np.max(np.where(np.abs(item.mean) > item.shift + item.numerical, beyond, 0.0)))

@@ -1,4 +1,4 @@
-"""Files from the network: no larger than they should be, kept only when they are the published ones, and whole."""
+"""Downloads of published files, whose size and checksum are verified before they are kept."""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ BLOCK = 2**20
 
 
 class RemoteFile(NamedTuple):
-    """A file as it is published: its name, where it is, its size in bytes and its SHA-256."""
+    """A published file: its name, its address, its size in bytes and its SHA-256."""
 
     name: str
     address: str
@@ -23,7 +23,7 @@ class RemoteFile(NamedTuple):
 
 
 def fetch(file: RemoteFile, folder: Path) -> None:
-    """Fetch one file into a folder, unless it is there; it is kept only when it is the published one."""
+    """Download one file into a folder, unless it exists there; it is kept only if it is the published one."""
     path = folder / file.name
     try:
         if path.is_file():
@@ -34,20 +34,20 @@ def fetch(file: RemoteFile, folder: Path) -> None:
             came = f"{len(content)}" if len(content) < file.size else "more"
             raise InvalidInput(
                 f"The file {shown(file.name)} from {file.address} is not the published one: it should have "
-                f"{file.size} bytes, but {came} came."
+                f"{file.size} bytes, but {came} were received."
             )
         verify_digest(hashlib.sha256(content).hexdigest(), file.sha256, path)
         write_whole(path, content)
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise InvalidInput(
-            f"The file {shown(file.name)} could not be kept in {shown(folder)} ({reason}): make room there, or name "
-            "another folder."
+            f"The file {shown(file.name)} could not be written to {shown(folder)} ({reason}): make room "
+            "there, or name another folder."
         ) from None
 
 
 def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
-    """What a server sends, in blocks, until one byte more than it should have: it may go on without end."""
+    """The content that a server sends, in blocks, up to one byte more than expected, since it might never end."""
     from http.client import HTTPException
     from urllib.error import HTTPError
     from urllib.request import urlopen
@@ -60,15 +60,15 @@ def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
                 yield block
     except (OSError, HTTPException, ValueError) as error:
         if isinstance(error, HTTPError):
-            error.close()  # the answer of the server, which nobody reads
+            error.close()  # closes the connection
         raise InvalidInput(
-            f"The file {shown(file.name)} could not be fetched from {file.address} ({first_line(error)}): put it into "
-            f"{shown(folder)}."
+            f"The file {shown(file.name)} could not be downloaded from {file.address} ({first_line(error)}): put it "
+            f"into {shown(folder)}."
         ) from None
 
 
 def verified(path: Path, sha256: str, verify: bool) -> Path:
-    """The path of a file that is the published one; any where that is not asked."""
+    """The path, after checking that the file is the published one if ``verify`` is true."""
     if verify:
         with parsing(regular_file(path)), path.open("rb") as file:
             verify_digest(hashlib.file_digest(file, "sha256").hexdigest(), sha256, path)
@@ -76,7 +76,7 @@ def verified(path: Path, sha256: str, verify: bool) -> Path:
 
 
 def verify_digest(sha256: str, expected: str, path: Path) -> None:
-    """Refuse a file whose digest is not that of the published one."""
+    """Raise `InvalidInput` for a file whose SHA-256 is not that of the published one."""
     if sha256 != expected:
         raise InvalidInput(
             f"The file {shown(path)} is not the published one: its SHA-256 is {sha256}, but should be {expected}."

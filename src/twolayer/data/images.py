@@ -1,7 +1,7 @@
-"""Named image sets: where their files are looked for, how they are read, and whether they are what they should be.
+"""Named image sets: where their files are searched, how they are read, and how they are verified.
 
-Nothing is fetched unless asked. A set may lie in a folder in any of its usual forms; each is plain data that is read
-without executing anything (no pickles).
+Nothing is downloaded unless requested. A set may be in a folder in any of its usual forms; each is plain data that is
+read without executing anything (no pickles).
 """
 
 import gzip
@@ -34,13 +34,13 @@ class Images(NamedTuple):
 
 
 class ImageSet(NamedTuple):
-    """A named set: its published files, the archives of arrays that may stand in for them, and how they are read."""
+    """A named set: its published files, the archives of arrays that may replace them, and its reader."""
 
     title: str
     files: tuple[RemoteFile, ...]
     archives: tuple[str, ...]
     read: Callable[[Path, bool], Images]
-    # SHA-256 of the training images and of the test images as they lie in memory, in whatever file they came.
+    # SHA-256 of the training and of the test images in memory, whichever file they were read from.
     contents: tuple[str, str] | None = None
 
 
@@ -69,7 +69,7 @@ CIFAR = RemoteFile(
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 CIFAR_ROW = 1 + 3 * 32 * 32  # a class, then red, green and blue planes
-CIFAR_UNPACKED = 2**28  # six batches of 30.7 MB, and less than a MB of words
+CIFAR_UNPACKED = 2**28  # six batches of 30.7 MB, and less than a MB of other files
 
 
 def _read_cifar(folder: Path, verify: bool) -> Images:
@@ -88,7 +88,7 @@ def _read_cifar(folder: Path, verify: bool) -> Images:
 
 
 def _read_batch(archive: tarfile.TarFile, path: Path, name: str) -> np.ndarray:
-    """The rows of one batch; a link in place of a file is not followed."""
+    """The rows of one batch of the archive; links are not followed."""
     members = [member for member in archive.getmembers() if member.name == f"cifar-10-batches-bin/{name}"]
     file = archive.extractfile(members[0]) if members and members[0].isreg() else None
     if file is None:
@@ -125,7 +125,7 @@ SETS: dict[str, ImageSet] = {
         _MNIST,
         ("mnist.npz",),
         _read_mnist(_MNIST),
-        # Of the unpacked files without their headers of 16 bytes.
+        # The checksums are of the unpacked files without their headers of 16 bytes.
         (
             "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
             "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
@@ -137,7 +137,7 @@ SETS: dict[str, ImageSet] = {
 
 
 def cache_folder() -> Path:
-    """Where fetched files are kept: below XDG_CACHE_HOME, or ~/.cache."""
+    """The folder of downloaded files, below XDG_CACHE_HOME or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twolayer"
 
 
@@ -149,11 +149,11 @@ def load_images(name: str, data_dir: str | Path | None = None, download: bool = 
     name
         ``"mnist"``, ``"fashion-mnist"`` or ``"cifar10"``.
     data_dir
-        The folder to look in. Without one: that of the environment variable ``TWOLAYER_DATA``, then the cache.
+        The folder to search; by default that of the environment variable ``TWOLAYER_DATA``, then the cache.
     download
-        Whether files that are in none of the folders are fetched to the cache.
+        Whether files that are in none of these folders are downloaded to the cache.
     verify
-        Whether checksums are compared where they are known.
+        Whether checksums are verified where they are known.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def load_images(name: str, data_dir: str | Path | None = None, download: bool = 
     raise InvalidInput(
         f"The set {chosen.title} is not in {' or '.join(shown(folder) for folder in folders)}: put "
         f"{chosen.archives[0]!r} (arrays x_train, y_train, x_test, y_test) or {files} there, name another folder by "
-        f"`--data-dir` or {VARIABLE}, or ask for it to be fetched (`--download`)."
+        f"`--data-dir` or {VARIABLE}, or let it be downloaded (`--download`)."
     )
 
 
@@ -203,7 +203,7 @@ def read_archive(path: Path) -> Images:
 
 
 def _checked(images: Images, path: Path) -> Images:
-    """Images with one class each, and at least one of them."""
+    """The images, after checking that there are some and that each has a class."""
     for x, y in ((images.x_train, images.y_train), (images.x_test, images.y_test)):
         if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or x.size == 0:
             raise InvalidInput(
@@ -213,7 +213,7 @@ def _checked(images: Images, path: Path) -> Images:
 
 
 def _compared(images: Images, chosen: ImageSet, path: Path) -> Images:
-    """Images that are the published ones, where their digests are known."""
+    """The images, after checking that they are the published ones where their checksums are known."""
     if chosen.contents is not None:
         for x, expected in zip((images.x_train, images.x_test), chosen.contents, strict=True):
             verify_digest(hashlib.sha256(np.ascontiguousarray(x).data).hexdigest(), expected, path)

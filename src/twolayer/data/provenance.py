@@ -1,4 +1,4 @@
-"""Where numbers come from: specification, hash, versions, precision, device, seed, citations."""
+"""Provenance of results: specification, hash, versions, precision, device, seed, citations."""
 
 import json
 import platform
@@ -9,13 +9,13 @@ from typing import Any, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 
-# What computes numbers, and what else it takes to read a result.
+# Packages on which numbers depend, and those that are needed to read a result.
 NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox", "diffrax")
 PACKAGES = (*NUMERICAL, "xarray")
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Versions of Python and of packages: by default of those that a result depends on."""
+    """Versions of Python and of packages, by default of those on which a result depends."""
     known = {"python": platform.python_version()}
     for package in packages:
         try:
@@ -27,7 +27,7 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
 
 @runtime_checkable
 class Specification(Protocol):
-    """What a result was made from: its canonical JSON, and the hash that names it."""
+    """The specification of a result: its canonical JSON, and the hash that identifies it."""
 
     @property
     def json(self) -> str:
@@ -36,7 +36,7 @@ class Specification(Protocol):
 
     @property
     def key(self) -> str:
-        """The hash of it."""
+        """The hash of the canonical JSON."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Data sets for `Samples`: files and named image sets, with two labels, unit norms, and some labels at random."""
+"""Data sets for `Samples` from files and named image sets, with labels of +-1, unit norms and random labels."""
 
 import csv
 from pathlib import Path
@@ -32,7 +32,7 @@ def load_samples(
     download: bool = False,
     verify: bool = True,
 ) -> Samples:
-    r"""A data set ready for the kernel side: inputs of unit norm, labels of plus and minus one.
+    r"""Load a data set: inputs of unit norm, and labels of plus and minus one.
 
     Parameters
     ----------
@@ -41,18 +41,18 @@ def load_samples(
         ``y_train``, ``x_test``, ``y_test``), ``.csv`` or ``.parquet`` (labels in the column ``y``, else in the last
         one); `Samples`; or a pair of arrays.
     classes
-        Two classes, of which the first becomes +1 and the second -1 and all others are left out; or one, which becomes
-        +1 and all others -1. Without it images are of classes 0 and 1, and labels of other sources stay as they are.
+        Two classes: the first becomes +1, the second -1, and all others are left out. One class becomes +1 and all
+        others -1. By default images are of classes 0 and 1, and labels of other sources do not change.
     n
-        How many samples are kept, from the first on; all without it.
+        The number of samples to keep, from the first one on; all by default.
     split
         ``"train"`` or ``"test"``, where the source holds both.
     random_labels, seed
-        The share of labels that are drawn at random, and the seed of which and how; see `randomise_labels`.
+        The fraction of labels that are replaced by random ones, and the seed of it; see `randomise_labels`.
     normalise
         Whether each input is divided by its Euclidean norm.
     data_dir, download, verify
-        Where named sets are looked for, whether they are fetched, and whether checksums are compared.
+        Where to search for named sets, whether to download them, and whether to verify checksums.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def load_samples(
     if n is not None:
         n = count("n")(n)
         if n > len(y):
-            raise InvalidInput(f"Argument `n` must be at most {len(y)}, the samples there are, but is {n}.")
+            raise InvalidInput(f"Argument `n` must be at most {len(y)}, the number of samples, but is {n}.")
         X, y = X[:n], y[:n]
     X = array("X", 2)(np.asarray(X, dtype=np.float64).reshape(len(X), -1) if len(X) else X)
     if normalise:
@@ -76,16 +76,18 @@ def load_samples(
         if not np.all(norms > 0.0):
             raise InvalidInput(f"Sample {int(np.argmin(norms))} is zero everywhere: it cannot be given unit norm.")
         if not np.all(np.isfinite(norms)):
-            raise InvalidInput(f"Sample {int(np.argmax(norms))} is too long for a float: it cannot be given unit norm.")
+            raise InvalidInput(
+                f"Sample {int(np.argmax(norms))} has a norm above the range of floats: it cannot be given unit norm."
+            )
         X = X / norms[:, None]
     return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
 
 
 def randomise_labels(y: Any, share: float | int, seed: int = 0) -> np.ndarray:
-    """Labels of which a share is replaced by random ones: plus or minus one with equal probability.
+    """The labels with a fraction ``share`` of them replaced by plus or minus one with equal probability.
 
-    Which samples these are, and what they get, are functions of the seed: at a larger share the same samples and more
-    get the same labels, so that a sweep over shares is one path.
+    The choice of samples and their new labels depend on the seed only: with a larger share, the samples that were
+    already replaced keep the same random labels.
     """
     y = array("y", 1)(y)
     share = number("random_labels", low=0.0, high=1.0)(share)
@@ -121,8 +123,8 @@ def _read(source: Any, split: str, data_dir: Any, download: bool, verify: bool) 
     if isinstance(source, Samples):
         return np.asarray(source.X), np.asarray(source.y)
     if isinstance(source, tuple | list) and len(source) == 2:
-        found = Samples(source[0], source[1])
-        return np.asarray(found.X), np.asarray(found.y)
+        samples = Samples(source[0], source[1])
+        return np.asarray(samples.X), np.asarray(samples.y)
     if isinstance(source, str) and source in SETS:
         images = load_images(source, data_dir, download, verify)
         return (images.x_train, images.y_train) if split == "train" else (images.x_test, images.y_test)
@@ -155,7 +157,7 @@ def _read_npz(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _read_csv(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
-    # A number takes two characters at least, and three doubles until it has unit norm.
+    # A number takes at least two characters in the file, and up to three doubles in memory.
     check_room(BYTES_OF_A_NUMBER * path.stat().st_size / 2, f"The table {shown(path)}")
     with parsing(path, fault="is not a table of numbers"):
         with path.open(newline="", encoding="utf-8") as file:
@@ -174,7 +176,7 @@ def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
             "the file to .npz or .csv."
         ) from None
     with parsing(path, fault="is not a table of numbers"), parquet.ParquetFile(path) as file:
-        # What it says about itself is asked first: a few bytes can stand for any number of equal rows.
+        # The size is checked first, since a few compressed bytes can represent any number of equal rows.
         check_room(file.metadata.num_rows * file.metadata.num_columns * BYTES_OF_A_NUMBER, f"The table {shown(path)}")
         table = file.read(use_threads=False)
         columns = np.stack([np.asarray(table[name], dtype=np.float64) for name in table.column_names], axis=1)
@@ -184,7 +186,7 @@ def _read_parquet(path: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
 def _split_columns(table: np.ndarray, names: list[str], path: Path) -> tuple[np.ndarray, np.ndarray]:
     columns = table.shape[1]
     if table.shape[0] == 0 or columns < 2:
-        raise InvalidInput(f"The file {shown(path)} must have rows, and a column of labels beside its inputs.")
+        raise InvalidInput(f"The file {shown(path)} must have rows, and a column of labels besides its inputs.")
     if names and len(names) != columns:
         raise InvalidInput(f"The file {shown(path)} has {len(names)} names for its {columns} columns.")
     place = names.index("y") if "y" in names else columns - 1

@@ -1,7 +1,7 @@
-"""What results look like: for each kind its variables with dimensions, units and long names, and its attributes.
+"""Schemas of results: for each kind its variables with dimensions, units and long names, and its attributes.
 
-Every result of a verb is a labelled dataset of one kind. A kind is described once, by a `Schema`, where the verb that
-makes it is written; `validate` is called on every write and read.
+Every result of a verb is a labelled dataset of one kind. A kind is defined once, by a `Schema` next to the verb that
+returns it; `validate` is called whenever a result is written or read.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from twolayer.description import Status
 if TYPE_CHECKING:
     import xarray as xr
 
-# The version of the attributes and of all kinds together. Version 1 had trajectories alone, without `kind`.
+# The version of the attributes and of all kinds together. Version 1 has only trajectories, without `kind`.
 SCHEMA = 2
 TIME_UNIT = "p d / learning_rate samples"
 
@@ -25,7 +25,7 @@ ATTRIBUTES = ("schema", "spec", "spec_hash", "precision", "versions", "device", 
 
 
 class Variable(NamedTuple):
-    """A variable of a result: its dimensions, what it is, and its unit ("1" where it has none)."""
+    """A variable of a result: its dimensions, its long name, and its unit ("1" if it has none)."""
 
     dimensions: tuple[str, ...]
     long_name: str
@@ -34,22 +34,22 @@ class Variable(NamedTuple):
 
 @dataclass(frozen=True)
 class Schema:
-    """One kind of result.
+    """The schema of one kind of result.
 
     Parameters
     ----------
     kind
-        Its name, in the attribute ``kind`` of a dataset.
+        The name of the kind, in the attribute ``kind`` of a dataset.
     variables
         The variables that every result of this kind has.
     optional
-        The variables that some of them have.
+        The variables that some results of this kind have.
     coordinates
         The coordinates that every result of this kind has.
     attributes
-        The attributes it has beside those of all kinds.
+        The attributes besides those of all kinds.
     summary
-        Writes the short table of a result: numbers, errors, verdict.
+        The function that writes the short table of a result: numbers, errors, verdict.
     """
 
     kind: str
@@ -72,12 +72,12 @@ def add_kind(schema: Schema) -> Schema:
 
 
 def kind_of(attributes: Mapping[Any, Any]) -> str:
-    """The kind of a result from its attributes; those of the first version were all trajectories."""
+    """The kind of a result from its attributes; results without the attribute ``kind`` are trajectories."""
     return str(attributes.get("kind", "trajectory"))
 
 
 def schema_of(dataset: "xr.Dataset") -> Schema:
-    """The schema of a dataset, or a sentence why it has none."""
+    """The schema of a dataset; raises `InvalidInput` if it has none."""
     version = dataset.attrs.get("schema")
     if version is None:
         raise InvalidInput("This is not a twolayer result: it has no `schema` attribute.")
@@ -92,7 +92,7 @@ def schema_of(dataset: "xr.Dataset") -> Schema:
 
 
 def validate(dataset: "xr.Dataset") -> None:
-    """Refuse a dataset that does not follow its schema, with the first thing that is wrong."""
+    """Raise `InvalidInput` with the first fault of a dataset that does not follow its schema."""
     schema = schema_of(dataset)
     present = {name: variable for name, variable in schema.optional.items() if name in dataset}
     for name, variable in {**schema.variables, **schema.coordinates, **present}.items():
@@ -110,7 +110,7 @@ def validate(dataset: "xr.Dataset") -> None:
 def label(
     schema: Schema, values: Mapping[str, Any], coordinates: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> "xr.Dataset":
-    """A dataset of this kind from plain arrays, with units and long names; optional variables may be left out."""
+    """A validated dataset from plain arrays, with units and long names; optional variables may be missing."""
     import xarray as xr
 
     known = {**schema.variables, **schema.optional, **schema.coordinates}

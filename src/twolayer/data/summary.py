@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def summary(result: "xr.Dataset | xr.DataTree") -> Text:
-    """The short table of a result: numbers, errors and, where predictions meet a measurement, the verdict.
+    """The short table of a result: numbers, errors and, where predictions are compared with runs, the verdict.
 
     Parameters
     ----------
     result
-        What any verb returned, or `twolayer.load` read.
+        The result of any verb, or of `twolayer.load`.
 
     Returns
     -------
@@ -33,7 +33,7 @@ def summary(result: "xr.Dataset | xr.DataTree") -> Text:
     if isinstance(result, xr.DataTree):
         result = result.to_dataset()
     if not isinstance(result, xr.Dataset):
-        raise InvalidInput(f"Argument `result` must be what a verb returned, but is a {type(result).__name__}.")
+        raise InvalidInput(f"Argument `result` must be the result of a verb, but is a {type(result).__name__}.")
     write = schema_of(result).summary
     return (
         _of_trajectories({str(result.attrs.get("description", "result")): result}) if write is None else write(result)
@@ -41,12 +41,12 @@ def summary(result: "xr.Dataset | xr.DataTree") -> Text:
 
 
 def explained(outcome: str) -> str:
-    """A verdict's word with its meaning, for where it is printed."""
+    """The word of a verdict with its meaning."""
     return f"{outcome}: {OUTCOMES[outcome]}" if outcome in OUTCOMES else outcome
 
 
 def with_error(value: Any, error: Any) -> str:
-    """A number with its error, at the digits that the error leaves."""
+    """A number with its error, rounded to the digits that are known."""
     if value is None or not np.isfinite(value):
         return "none"
     if error is None or not np.isfinite(error) or error == 0.0:

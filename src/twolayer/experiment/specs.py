@@ -1,7 +1,7 @@
-"""The file format: one TOML file states a problem, a training and what to run, and the codec validates it.
+"""Specification files: one TOML file states a problem, its training and what to run.
 
-The tables of a file are the fields of our objects: ``[problem]`` with its parts, ``[training]``, and ``[run]`` with
-what `compare` is asked. Nothing here repeats a check that an object makes itself; errors carry the path of the field.
+The tables of a file are the fields of the objects: ``[problem]`` with its parts, ``[training]``, and ``[run]`` with the
+arguments of `compare`. The codec builds the objects, which validate their fields; errors name the path of the field.
 """
 
 import dataclasses
@@ -24,16 +24,16 @@ from twolayer.verbs import compare
 if TYPE_CHECKING:
     import xarray as xr
 
-# A specification is a page of text; one with arrays of weights may be longer.
+# A specification is usually a page of text, but one with arrays of weights is longer.
 MAX_BYTES = 2**25
 TOP_LEVEL = ("title", "problem", "training", "run")
-# The fields of the table [run]: the descriptions, and what is asked.
+# The fields of the table [run]: the descriptions, and the fields of `Ask`.
 RUN_FIELDS = ("descriptions", *(field.name for field in dataclasses.fields(Ask)))
 DEFAULTS = {"descriptions": ["DirectSGD", "SaadSolla"], "replicas": 16}
 
 
 def one_method(spec: RunSpec) -> SGD:
-    """The training of a specification, where one method is asked about and not a schedule of several."""
+    """The training of a specification; raises `InvalidInput` if it is a schedule of several."""
     if isinstance(spec.training, Schedule):
         raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
     return spec.training
@@ -48,7 +48,7 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
         The file, with the tables ``[problem]``, ``[training]`` and ``[run]``; one whose name ends in ``.json`` holds
         the canonical JSON of a specification.
     overrides
-        Changes to the file such as ``"training.learning_rate=0.3"``; a key that is not there is made.
+        Changes to the file such as ``"training.learning_rate=0.3"``; missing keys are added.
     """
     path = Path(path)
     text = read_text(path, "specification file", MAX_BYTES)
@@ -79,18 +79,18 @@ def parse_spec(
 
 
 def _tables_of(data: Any) -> dict[str, Any]:
-    """The tables of a TOML file that states the same as the canonical JSON of a specification.
+    """The tables of a TOML file with the content of a specification in canonical JSON.
 
-    Version 0.1.0 wrote what is asked beside the problem; now it is one object.
+    In files of version 0.1.0 the fields of `Ask` are next to the problem instead of in one object.
     """
     if not isinstance(data, dict) or data.get("kind", "RunSpec") != "RunSpec":
         raise InvalidInput("A specification in JSON must be an object of the kind `RunSpec`, as in a report folder.")
     ask = data.get("ask", {})
     if not isinstance(ask, dict):
         raise InvalidInput(f"`ask`: must be a table, but is {shown(ask)}.")
-    asked = {name: value for name, value in (data | ask).items() if name in RUN_FIELDS and value is not None}
+    run = {name: value for name, value in (data | ask).items() if name in RUN_FIELDS and value is not None}
     others = {name: value for name, value in data.items() if name not in (*RUN_FIELDS, "ask", "kind")}
-    return others | {"run": asked}
+    return others | {"run": run}
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -112,7 +112,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 
 
 def _as_value(text: str) -> Any:
-    """A TOML value where the text is one, else the bare text, so that ``activation=relu`` needs no quotes."""
+    """The TOML value of the text, or the text itself, so that ``activation=relu`` needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -124,16 +124,16 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     for table in ("problem", "training"):
         if table not in data:
             raise InvalidInput(f"The specification needs the table `[{table}]`.")
-    asked = data.get("run", {})
-    if not isinstance(asked, dict):
-        raise InvalidInput(f"`run`: must be a table, but is {shown(asked)}.")
-    _refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
-    asked = DEFAULTS | asked
+    run = data.get("run", {})
+    if not isinstance(run, dict):
+        raise InvalidInput(f"`run`: must be a table, but is {shown(run)}.")
+    _refuse_unknown(run, RUN_FIELDS, "`run`: there is no field")
+    run = DEFAULTS | run
     parts = {
         "problem": decode(data["problem"], Problem, "problem"),
         "training": decode(data["training"], (SGD, Schedule), "training"),
-        "descriptions": asked.pop("descriptions"),
-        "ask": decode(asked, Ask, "run"),
+        "descriptions": run.pop("descriptions"),
+        "ask": decode(run, Ask, "run"),
         "title": data.get("title", ""),
     }
     return decode(parts, RunSpec, "run")
@@ -150,9 +150,9 @@ def run_spec(
     progress: Callable[[str, float], None] | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.DataTree":
-    """Run what a specification asks: every description from the same starts, judged.
+    """Run all descriptions of a specification from the same starts, and compare them.
 
-    ``progress`` is called with the name of a description and the fraction of it that is done; in the folder
-    ``checkpoint`` descriptions keep their place and their results until all are done.
+    ``progress`` is called with the name of a description and the fraction of it that is done. The folder ``checkpoint``
+    holds the state and the results of the descriptions until all are done.
     """
     return compare(spec.problem, spec.training, spec.descriptions, spec.ask, progress=progress, checkpoint=checkpoint)

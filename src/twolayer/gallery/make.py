@@ -1,4 +1,4 @@
-"""Making a page: run its script, write its folder, and say which of its claims hold."""
+"""Building a page of the gallery: run its script, write its folder, and check its claims."""
 
 import importlib.util
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import held, make_folder, write_whole
-from twolayer.gallery.page import Ask, Claim, Made, Page
+from twolayer.gallery.page import Claim, Made, Page, PageOptions
 
 PARTS = ("spec.toml", "script.py")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A page that was made: its claims, the seconds it took, and the files in its folder."""
+    """The result of building a page: its claims, the seconds it took, and the files in its folder."""
 
     page: Page
     claims: tuple[Claim, ...]
@@ -29,11 +29,11 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether all claims do."""
+        """Whether all claims are true."""
         return all(claim.holds for claim in self.claims)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The result as plain data for JSON."""
         return {
             "name": self.page.name,
             "title": self.page.title,
@@ -53,48 +53,48 @@ class Result:
         return "\n".join([*lines, f"  {self.folder}"])
 
 
-def make(page: Page, folder: Path, ask: Ask | None = None) -> Result:
-    """Make a page in a folder of its own: specification, script, figures, numbers, and the text with them.
+def make(page: Page, folder: Path, ask: PageOptions | None = None) -> Result:
+    """Build a page in a folder: specification, script, figures, numbers, and the text with all of them.
 
     Parameters
     ----------
     page
-        Which one.
+        The page to build.
     folder
-        Where to; made when it is not there.
+        The folder to write to; it is created if it does not exist.
     ask
-        The size, and where data sets lie.
+        The size of the page, and the folder of data sets.
 
     Returns
     -------
-    Which claims hold, and the files. Nothing is written before the script has ended.
+    The claims and the names of the files. Nothing is written before the script has ended.
     """
-    ask = ask or Ask()
+    ask = ask or PageOptions()
     began = time.perf_counter()
-    made = _call(page.folder, ask)
+    outcome = _call(page.folder, ask)
     seconds = time.perf_counter() - began
     with held():
-        return _write(page, folder, ask, made, seconds)
+        return _write(page, folder, ask, outcome, seconds)
 
 
-def _write(page: Page, folder: Path, ask: Ask, made: Made, seconds: float) -> Result:
-    """The files of a page."""
+def _write(page: Page, folder: Path, ask: PageOptions, outcome: Made, seconds: float) -> Result:
+    """Write the files of a page."""
     make_folder(folder)
-    files = [*_write_figures(made, folder)]
+    files = [*_write_figures(outcome, folder)]
     for part in PARTS:
         if page.folder.resolve() != folder.resolve():
             write_whole(folder / part, (page.folder / part).read_bytes())
         files.append(part)
     files += ["numbers.json", "README.md"]
-    result = Result(page, tuple(made.claims), seconds, ask.full, folder, tuple(files))
+    result = Result(page, tuple(outcome.claims), seconds, ask.full, folder, tuple(files))
     numbers = {key: value for key, value in result.to_dict().items() if key != "folder"}
     write_whole(folder / "numbers.json", (json.dumps(numbers, indent=2, allow_nan=False) + "\n").encode())
-    write_whole(folder / "README.md", _readme(result, list(made.figures)).encode())
+    write_whole(folder / "README.md", _readme(result, list(outcome.figures)).encode())
     return result
 
 
 def run_script(script: str | Path) -> None:
-    """What ``python script.py [--full] [--data-dir DIR]`` does in a page's folder: make it there, and judge it."""
+    """Build a page from its own script: the command ``python script.py [--full] [--data-dir DIR]``."""
     import argparse
 
     folder = Path(script).resolve().parent
@@ -102,14 +102,14 @@ def run_script(script: str | Path) -> None:
     parser.add_argument("--full", action="store_true", help="the papers' sizes, or beyond")
     parser.add_argument("--data-dir", type=Path, help="where the named data sets are")
     parser.add_argument("--out", type=Path, default=Path("."), help="where the figures go")
-    asked = parser.parse_args()
-    made = _call(folder, Ask(asked.full, asked.data_dir))
-    make_folder(asked.out)
-    print("\n".join([str(claim) for claim in made.claims] + list(_write_figures(made, asked.out))))
-    sys.exit(0 if all(claim.holds for claim in made.claims) else 3)
+    options = parser.parse_args()
+    outcome = _call(folder, PageOptions(options.full, options.data_dir))
+    make_folder(options.out)
+    print("\n".join([str(claim) for claim in outcome.claims] + list(_write_figures(outcome, options.out))))
+    sys.exit(0 if all(claim.holds for claim in outcome.claims) else 3)
 
 
-def _call(folder: Path, ask: Ask) -> Made:
+def _call(folder: Path, ask: PageOptions) -> Made:
     where = importlib.util.spec_from_file_location(f"twolayer_gallery_{folder.name}", folder / "script.py")
     if where is None or where.loader is None:
         raise InvalidInput(f"There is no script in the folder {shown(folder)}.")
@@ -127,24 +127,24 @@ def read_page_spec(path: Path) -> Any:
     return parse_spec(text, source=str(path)) if "problem" in tables else tables
 
 
-def _write_figures(made: Made, folder: Path) -> list[str]:
+def _write_figures(outcome: Made, folder: Path) -> list[str]:
     from twolayer.plots import save_figure
 
-    files = [path.name for name, figure in made.figures.items() for path in save_figure(figure, folder / name)]
-    for name, write in made.extras.items():
+    files = [path.name for name, figure in outcome.figures.items() for path in save_figure(figure, folder / name)]
+    for name, write in outcome.extras.items():
         write(folder / name)
-    return files + list(made.extras)
+    return files + list(outcome.extras)
 
 
 def _readme(result: Result, figures: list[str]) -> str:
-    """The text, the pictures after its title, and the numbers at the end."""
+    """The text of a page with the figures after its title and the claims at the end."""
     title, _, body = result.page.text.partition("\n")
     pictures = "\n\n".join(f"![{result.page.title}]({name}.png)" for name in figures)
     return "\n".join([title, "", pictures, body, claims_table(result.claims)])
 
 
 def claims_table(claims: tuple[Claim, ...]) -> str:
-    """The claims as a table in Markdown."""
+    """The claims as a Markdown table."""
     rows = ["| claim | number | allowed | |", "|---|---|---|---|"]
     for claim in claims:
         low, high = (f"{x:.4g}" if abs(x) < float("inf") else "" for x in (claim.low, claim.high))

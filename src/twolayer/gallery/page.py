@@ -1,6 +1,6 @@
-"""What a page of the gallery is: a folder with a specification, a script and a text; and what its script gives back.
+"""Pages of the gallery: folders with a specification, a script and a text; and the results of their scripts.
 
-The folders lie beside this file, one per source text and in it one per page:
+The folders are next to this file, one per source text and in it one per page:
 
     escaping_mediocrity/escape_times/
         spec.toml    the learning problem, as `twolayer run` reads it; for data sets, the arguments of `twolayer ntk`
@@ -35,7 +35,7 @@ ERRORS = 5.0
 
 @dataclass(frozen=True)
 class Claim:
-    """A number of a page, and the range in which it must lie for the page's sentence to be true."""
+    """A claim of a page: a sentence, a number, and the range in which it must be for the sentence to be true."""
 
     sentence: str
     value: float
@@ -44,11 +44,11 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Whether it does; a number that is not one never does."""
+        """Whether the claim is true; it is not if the number is NaN."""
         return bool(self.low <= self.value <= self.high)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; ends that are not there, and numbers that are none, are None."""
+        """The claim as plain data for JSON; missing limits and numbers that are not finite are None."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         finite = {name: float(x) if np.isfinite(x) else None for name, x in numbers.items()}
         return {"sentence": self.sentence, **finite, "holds": self.holds}
@@ -66,10 +66,10 @@ class Claim:
 
 
 def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: Any = 0.0) -> Claim:
-    """The claim that a measurement is a prediction within five standard errors; of several, the largest deviation.
+    """The claim that measurements agree with predictions within five standard errors.
 
-    ``known_to`` is a bound on what the prediction leaves out, such as a finite-size effect of known order; it is taken
-    off the distance.
+    ``known_to`` is a bound on the error of the prediction, such as a finite-size effect of known order; it is
+    subtracted from the distance.
     """
     distance = np.maximum(np.abs(np.asarray(measured) - np.asarray(predicted)) - np.asarray(known_to), 0.0)
     scores = distance / np.asarray(error)
@@ -77,13 +77,13 @@ def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: A
 
 
 def slope(x: Any, y: Any) -> float:
-    """Of y against x on logarithmic axes, by least squares."""
+    """The slope of y against x on logarithmic axes, by least squares."""
     return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a user asks of a page: the papers' sizes or small ones, and where data sets lie."""
+class PageOptions:
+    """The options of a page: the sizes of the papers or small ones, and the folder of data sets."""
 
     full: bool = False
     data_dir: Path | None = None
@@ -91,7 +91,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Made:
-    """What a script made: figures by file name, claims, and further files as functions that write them."""
+    """The result of a script: figures by file name, claims, and further files as functions that write them."""
 
     figures: dict[str, "Figure"]
     claims: Sequence[Claim]
@@ -100,42 +100,42 @@ class Made:
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the gallery, by the folder in which it lies."""
+    """A page of the gallery, given by its folder."""
 
     folder: Path
 
     @property
     def name(self) -> str:
-        """As the command line writes it."""
+        """The name of the page on the command line."""
         return self.folder.name.replace("_", "-")
 
     @property
     def source(self) -> str:
-        """The source text it belongs to."""
+        """The name of the source text of the page."""
         return self.folder.parent.name
 
     @property
     def text(self) -> str:
-        """The whole text, title first."""
+        """The text of the page, which begins with its title."""
         return (self.folder / "text.md").read_text(encoding="utf-8")
 
     @property
     def title(self) -> str:
-        """The first line of the text."""
+        """The title of the page, the first line of its text."""
         return self.text.splitlines()[0].removeprefix("# ")
 
 
 def pages() -> list[Page]:
-    """All pages, in the order of the source texts, and in each of them in the order of its list ``order.txt``."""
-    found = []
+    """All pages, in the order of the source texts and of the list ``order.txt`` of each of them."""
+    listed = []
     for source in SOURCES:
         order = (HERE / source / "order.txt").read_text(encoding="utf-8").split()
-        found += [Page(HERE / source / name) for name in order]
-    return found
+        listed += [Page(HERE / source / name) for name in order]
+    return listed
 
 
 def find_page(name: str) -> Page:
-    """The page of that name; underscores are as good as hyphens."""
+    """The page with the given name, written with hyphens or underscores."""
     wanted = str(name).replace("_", "-")
     known = {page.name: page for page in pages()}
     if wanted not in known:

@@ -1,10 +1,10 @@
-"""The data sets of the pages on lazy training: MNIST and CIFAR-10 where their files are, two Gaussians otherwise."""
+"""The data sets of the pages on lazy training: MNIST and CIFAR-10 if their files exist, two Gaussians otherwise."""
 
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
 from twolayer.data import load_samples
-from twolayer.gallery.page import Ask
+from twolayer.gallery.page import PageOptions
 from twolayer.problem import Samples
 
 IMAGES = {"mnist": "MNIST, 0 and 1", "cifar10": "CIFAR-10, airplanes and automobiles"}
@@ -12,13 +12,13 @@ SYNTHETIC = "two Gaussians on the sphere"
 DIMENSION, SEPARATION = 30, 2.0  # of the Gaussians; half the distance of their means, in units of their deviation
 
 
-def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
+def two_classes(ask: PageOptions, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
     r"""Training and test samples of two classes, by the name of the set.
 
-    The two classes of each image set that is found, in the folder that was asked for or in the default places;
+    The two classes of each image set whose files are in the given folder or in the default ones;
     where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
     """
-    found, missing = {}, []
+    sets, missing = {}, []
     for name, title in IMAGES.items():
         try:
             parts = [load_samples(name, split=split, data_dir=ask.data_dir) for split in ("train", "test")]
@@ -26,10 +26,10 @@ def two_classes(ask: Ask, n: int, held_out: int = 1) -> dict[str, tuple[Samples,
             missing.append(reason)
             continue
         sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
-        found[title] = tuple(Samples(each.X[:size], each.y[:size]) for each, size in zip(parts, sizes, strict=True))
-    if ask.data_dir is not None and not found:  # who names a folder does not want something else in silence
+        sets[title] = tuple(Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True))
+    if ask.data_dir is not None and not sets:  # a folder given explicitly is never replaced by another one
         raise missing[0]
-    return found or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
+    return sets or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
 
 
 def _gaussians(n: int, seed: int) -> Samples:

@@ -11,7 +11,7 @@ The kernel has the series :math:`\sum_q c_q \rho^q` with :math:`c_1 = \frac14` a
 .. math:: \sqrt{y^\top (H^\infty)^{-1} y} \le \Big(\sum_q \frac{1}{c_q} \|T_q\|^2\Big)^{1/2}, \qquad
           \|T_q\|^2 = \sum_{jl:\,q_j = q_l = q} \alpha_j \alpha_l\,(\beta_j \cdot \beta_l)^q
 
-For a single power the constants are 2, 2.507, 6.140, 9.153 at q = 1, 2, 4, 6 in place of 3, 6, 12, 18.
+For a single power the constants are 2, 2.507, 6.140, 9.153 at q = 1, 2, 4, 6 instead of 3, 6, 12, 18.
 """
 
 import ast
@@ -27,7 +27,7 @@ from twolayer.core.multivariate import Polynomial
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import array
 
-# The powers of a cosine go on until their share in the bound is below this part of it.
+# The series of a cosine ends where its terms are below this fraction of the bound.
 NEGLIGIBLE = 1e-17
 # A cosine of a longer vector would need powers whose coefficients overflow.
 LONGEST = 100.0
@@ -52,8 +52,8 @@ def series_coefficient(q: int) -> float:
 class PowerSum:
     r"""A target :math:`\sum_j \alpha_j (\beta_j \cdot x)^{q_j}`, with powers one or even.
 
-    Linear terms are joined to one, quadratic ones to a symmetric matrix and taken apart along its eigenvectors: no
-    other way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm).
+    Linear terms are added up, and quadratic ones to a symmetric matrix that is split along its eigenvectors: no other
+    way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm).
     """
 
     alphas: np.ndarray
@@ -73,7 +73,7 @@ class PowerSum:
 
     @property
     def sharp_bound(self) -> float:
-        """The bound from the tensors of the target, never above that of the paper."""
+        """The bound from the tensors of the target, which is never above that of the paper."""
         total = 0.0
         for q in np.unique(self.powers):
             chosen = self.powers == q
@@ -83,7 +83,7 @@ class PowerSum:
 
 
 def power_sum(terms: Any) -> PowerSum:
-    r"""A target from terms :math:`(\alpha, \beta, q)`; constants and odd powers from three on are refused."""
+    r"""A target from terms :math:`(\alpha, \beta, q)`; raises for constants and for odd powers of three and more."""
     terms = list(terms)
     if not terms:
         raise InvalidInput("Argument `terms` must hold at least one term (alpha, beta, power).")
@@ -117,7 +117,7 @@ def power_sum(terms: Any) -> PowerSum:
 
 
 def check_power(q: Any) -> None:
-    """Refuse powers that are outside the theorem."""
+    """Raise `InvalidInput` for powers that the theorem does not cover."""
     if int(q) == q and (q == 1 or (q >= 2 and q % 2 == 0)):
         return
     if q == 0:
@@ -125,7 +125,7 @@ def check_power(q: Any) -> None:
     elif int(q) == q and q > 0:
         reason = "odd powers from three on have no part in the kernel"
     else:
-        reason = "it is no such number"
+        reason = "it is neither"
     raise InvalidInput(f"Powers must be 1 or even and positive for a bound, but one is {q}: {reason}.")
 
 
@@ -149,7 +149,7 @@ def cosine(beta: Any, alpha: float | int = 1.0) -> PowerSum:
 
 
 def _cosine_terms(alpha: float, beta: np.ndarray) -> list[tuple[float, np.ndarray, int]]:
-    """Even powers of a unit vector, until those left out change no digit."""
+    """The series in even powers of a unit vector, up to terms that change no digit."""
     length = float(np.linalg.norm(beta))
     if length > LONGEST:
         raise InvalidInput(
@@ -185,7 +185,7 @@ def from_expression(text: str, directions: Any) -> PowerSum:
     .. math:: z_1^{a_1} \cdots z_k^{a_k} = \frac{1}{2^q q!} \sum_\nu (-1)^{|\nu|} \prod_i \binom{a_i}{\nu_i}
               \Big(\sum_i (a_i - 2\nu_i) z_i\Big)^q, \qquad q = \sum_i a_i
 
-    A constant that is left and odd powers from three on are refused.
+    A remaining constant and odd powers of three and more raise `InvalidInput`.
     """
     B = array("directions", 2)(directions)
     formula = Expression(text)
@@ -244,22 +244,22 @@ def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list
 
 
 def _number(node: ast.expr, k: int) -> float | None:
-    found = Expression(ast.unparse(node)).polynomial(k)
-    if found is None or found.degree > 0:
+    polynomial = Expression(ast.unparse(node)).polynomial(k)
+    if polynomial is None or polynomial.degree > 0:
         return None
-    return float(sum(found.terms.values()))
+    return float(sum(polynomial.terms.values()))
 
 
 def _polarised(exponents: tuple[int, ...]) -> list[tuple[float, np.ndarray]]:
-    """A product of powers of the fields as powers of linear forms; a form and its mirror image are one."""
+    """A product of powers of the fields as powers of linear forms; a form and its negative are merged."""
     q = sum(exponents)
     if max(exponents) == q:
         return [(1.0, (np.asarray(exponents) > 0).astype(float))]
-    found: dict[tuple[int, ...], float] = {}
+    weights: dict[tuple[int, ...], float] = {}
     for nu in itertools.product(*(range(a + 1) for a in exponents)):
         form = tuple(a - 2 * i for a, i in zip(exponents, nu, strict=True))
         weight = (-1.0) ** sum(nu) * math.prod(math.comb(a, i) for a, i in zip(exponents, nu, strict=True))
         mirrored = max(form, tuple(-f for f in form))
-        found[mirrored] = found.get(mirrored, 0.0) + weight * (1.0 if mirrored == form else (-1.0) ** q)
+        weights[mirrored] = weights.get(mirrored, 0.0) + weight * (1.0 if mirrored == form else (-1.0) ** q)
     scale = 2.0**q * math.factorial(q)
-    return [(weight / scale, np.array(form, dtype=float)) for form, weight in found.items() if any(form) and weight]
+    return [(weight / scale, np.array(form, dtype=float)) for form, weight in weights.items() if any(form) and weight]

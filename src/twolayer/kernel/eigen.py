@@ -1,4 +1,4 @@
-r"""The spectrum of a Gram matrix, and what it says before anything is trained.
+r"""The spectrum of a Gram matrix, and the predictions for training that follow from it.
 
 With :math:`H = \sum_i \lambda_i v_i v_i^\top`, gradient descent of step :math:`\eta` from outputs of zero leaves
 
@@ -33,7 +33,7 @@ from twolayer.kernel.spectra import (
 from twolayer.specification.fields import array, number
 
 METHODS = ("auto", "exact", "free")
-# Double precision holds two matrices of this many rows in 6.4 GB; beyond, the exact route does not fit usual machines.
+# Two matrices of this many rows take 6.4 GB in double precision; more does not fit usual machines.
 MOST_ROWS = 20_000
 # Columns of a panel of Cholesky's factor.
 FACTOR_PANEL = 512
@@ -43,7 +43,7 @@ FACTOR_PANEL = 512
 class Spectrum(AbstractSpectrum):
     """Eigenvalues (largest first) and eigenvectors (columns) of a symmetric Gram matrix with its ridge added.
 
-    ``uncertainty`` bounds how far, in the operator norm, the matrix that was decomposed is from the exact one.
+    ``uncertainty`` bounds the distance, in the operator norm, of the decomposed matrix from the exact one.
     """
 
     eigenvalues: np.ndarray
@@ -64,18 +64,18 @@ class Spectrum(AbstractSpectrum):
         return float(self.eigenvalues[0])
 
     def projections(self, y: Any) -> np.ndarray:
-        r"""The components :math:`v_i \cdot y` of labels, eigenvector after eigenvector; columns are several labels."""
+        r"""The components :math:`v_i \cdot y` of labels along the eigenvectors; several sets of labels are columns."""
         return self.eigenvectors.T @ self._labels(y)
 
     def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         factors = np.abs(1.0 - eta * self.eigenvalues)
-        found = []
+        predictions = []
         for projected in self.projections(Y).T:
-            # No step lengthens the residual, so that each moves it by the distance of the matrices at most.
+            # No step lengthens the residual, so that each step adds at most the distance of the matrices.
             error = k * eta * self.uncertainty * float(np.linalg.norm(projected))
-            found.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
-        return found
+            predictions.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
+        return predictions
 
     def flow(self, y: Any, times: Any) -> np.ndarray:
         r"""The predicted norm :math:`\|y - u(t)\|` of gradient flow at given times :math:`t = \eta k`."""
@@ -110,7 +110,7 @@ class Spectrum(AbstractSpectrum):
 
 
 def _norms(factors: np.ndarray, k: np.ndarray, projected: np.ndarray) -> np.ndarray:
-    """Norms at several steps, in blocks of them; zero to the power zero is one."""
+    """The norms of the residual at several steps, in blocks of steps; zero to the power zero is one."""
     squares = projected**2
     with np.errstate(divide="ignore"):
         logarithms = np.maximum(np.log(factors), -1e300)
@@ -127,15 +127,15 @@ def decompose(H: Any, ridge: float | int = 0.0, *, overwrite: bool = False, erro
     H
         A symmetric float64 array.
     ridge
-        Added to the diagonal; nothing is added unless asked.
+        A number added to the diagonal, zero by default.
     overwrite
-        Whether the matrix may be destroyed: two matrices are held then, three otherwise.
+        Whether the matrix may be overwritten: memory then holds two matrices instead of three.
     error
         Bound on the error of an entry beyond rounding.
 
     Returns
     -------
-    Eigenvalues, eigenvectors and how well they are known.
+    Eigenvalues, eigenvectors and their uncertainty.
     """
     from scipy.linalg import eigh
 
@@ -157,10 +157,10 @@ def decompose(H: Any, ridge: float | int = 0.0, *, overwrite: bool = False, erro
 def spectrum(
     X: Any, activation: Any = "relu", *, layers: str = "first", kappa: float | int = 1.0, ridge: float | int = 0.0
 ) -> Spectrum:
-    """The spectrum of the Gram matrix of a data set, by `gram` and `decompose`; two matrices are held at most.
+    """The spectrum of the Gram matrix of a data set, by `gram` and `decompose`; memory holds at most two matrices.
 
-    A matrix that is singular as far as numbers can tell, without a ridge, is refused by what needs its inverse; the
-    pairs of parallel inputs that make it so are named by `explain_singular`.
+    Methods that need the inverse raise `ComputationFailed` where the matrix is singular within its error;
+    `explain_singular` names the pairs of parallel inputs that make it so.
     """
     X = array("X", 2)(X)
     check_size(len(X))
@@ -169,7 +169,7 @@ def spectrum(
 
 
 def check_size(n: int) -> None:
-    """Refuse what the exact route cannot hold."""
+    """Raise `InvalidInput` for more samples than the exact method can hold in memory."""
     if n > MOST_ROWS:
         raise InvalidInput(
             f"Argument `X` must have at most {MOST_ROWS} rows for the exact spectrum, which holds two matrices of that "
@@ -178,7 +178,7 @@ def check_size(n: int) -> None:
 
 
 def choose_method(method: str, n: int, matrices: int = 2) -> tuple[str, str]:
-    """The exact or the matrix-free route for so many samples, and the reason in words."""
+    """The exact or the matrix-free method for this number of samples, and the reason in words."""
     if method == "exact":
         check_size(n)
     if method != "auto":
@@ -215,16 +215,17 @@ def measure(
 ) -> Estimate:
     r"""The complexity measure of labels with a bound on its numerical error, without the spectrum.
 
-    By Cholesky's factor, in one matrix and a twentieth of the time of the spectrum; matrix-free where that does not
-    fit (see `free_spectrum`). The smallest eigenvalue, which the error needs, comes from solves with random vectors.
+    It uses Cholesky's factor, with one matrix and a twentieth of the time of the spectrum, or no matrix where that does
+    not fit (see `free_spectrum`). The smallest eigenvalue, which the error needs, comes from solves with random
+    vectors.
     """
     X, y = array("X", 2)(X), array("y", 1)(y)
     if len(y) != len(X):
         raise InvalidInput(f"Argument `y` must have one label per sample ({len(X)}), but has shape {y.shape}.")
     if choose_method(method, len(X), 1)[0] == "free":
-        found = free_spectrum(X, activation, layers=layers, kappa=kappa, ridge=ridge)
-        _require(found, X)
-        return found.complexity(y)
+        kernel_spectrum = free_spectrum(X, activation, layers=layers, kappa=kappa, ridge=ridge)
+        _require(kernel_spectrum, X)
+        return kernel_spectrum.complexity(y)
     ridge = float(number("ridge", low=0.0)(ridge))
     H, error = gram_with_error(X, activation, layers, kappa)
     largest = float(np.max(np.diagonal(H)))
@@ -233,10 +234,10 @@ def measure(
 
 
 def _by_cholesky(H: np.ndarray, y: np.ndarray, uncertainty: float, X: np.ndarray) -> Estimate:
-    """The form of the inverse; the matrix is destroyed."""
+    """The form :math:`y^T H^{-1} y` by Cholesky's factor; the matrix is overwritten."""
     from scipy.linalg import LinAlgError, cho_solve
 
-    # Rounding of the factor is that of a matrix nearby, by a few last digits of the trace at most.
+    # The computed factor is exact for a matrix that differs by at most a few last digits of the trace.
     uncertainty += EIGENVALUE_ERROR * EPSILON * float(np.trace(H))
     try:
         # The transpose of a C array is what LAPACK works on: no copy is made.
@@ -262,10 +263,10 @@ def _by_cholesky(H: np.ndarray, y: np.ndarray, uncertainty: float, X: np.ndarray
 
 
 def lower_factor(H: np.ndarray) -> np.ndarray:
-    """Cholesky's factor L of H = L L^T, in place, panel by panel; what is above the diagonal is left as it was.
+    """Cholesky's factor L of H = L L^T, in place, panel by panel; entries above the diagonal do not change.
 
-    Only panels go through LAPACK: on two threads its own factor has ended in a segmentation fault at 20,000 rows, as
-    syrk does (see `gram`).
+    LAPACK is called for panels only: on two threads its own factorisation of 20,000 rows ends in a segmentation fault,
+    as syrk does (see `gram`).
     """
     from scipy.linalg import cholesky, solve_triangular
 
@@ -280,27 +281,27 @@ def lower_factor(H: np.ndarray) -> np.ndarray:
     return H
 
 
-def _require(found: AbstractSpectrum, X: np.ndarray) -> None:
-    """Refuse a matrix without an inverse, and name the parallel inputs."""
+def _require(kernel_spectrum: AbstractSpectrum, X: np.ndarray) -> None:
+    """Raise `ComputationFailed` for a singular matrix, with the names of the parallel inputs."""
     try:
-        found.require_inverse()
+        kernel_spectrum.require_inverse()
     except ComputationFailed as failure:
-        raise ComputationFailed(f"{failure} {explain_singular(X)}", found) from None
+        raise ComputationFailed(f"{failure} {explain_singular(X)}", kernel_spectrum) from None
 
 
 def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu", *, method: str = "auto") -> np.ndarray:
     r"""The predicted norm :math:`\|y - u(k)\|` of the residual at steps 0, 1, ..., ``steps`` of gradient descent.
 
-    A step size of :math:`2/\lambda_{\max}` or more, at which gradient descent diverges, is refused.
+    A step size of :math:`2/\lambda_{\max}` or more, at which gradient descent diverges, raises `InvalidInput`.
 
     References
     ----------
     :cite:t:`arora2019`, theorem 4.1.
     """
     X = array("X", 2)(X)
-    found: Spectrum | FreeSpectrum
+    kernel_spectrum: Spectrum | FreeSpectrum
     if choose_method(method, len(X))[0] == "free":
-        found = free_spectrum(X, activation)
+        kernel_spectrum = free_spectrum(X, activation)
     else:
-        found = spectrum(X, activation)
-    return found.residuals(y, steps, eta)
+        kernel_spectrum = spectrum(X, activation)
+    return kernel_spectrum.residuals(y, steps, eta)

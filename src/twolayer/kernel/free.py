@@ -1,7 +1,7 @@
-r"""The spectrum of a Gram matrix that does not fit the memory, through its products with vectors.
+r"""The spectrum of a Gram matrix that does not fit the memory, from its products with vectors.
 
-The largest eigenvalue, the density and all that is predicted come from Lanczos's process (`kernel/krylov.py`), the
-measure from conjugate gradients (`kernel/solve.py`) with a bound that does not trust them: for any x, and r = y - Hx,
+The largest eigenvalue, the density and all predictions come from Lanczos's process (`kernel/krylov.py`), the
+measure from conjugate gradients (`kernel/solve.py`), with a bound that holds for any x, and r = y - Hx,
 
 .. math:: y^\top H^{-1} y = y^\top x + x^\top r + r^\top H^{-1} r, \qquad
           0 \le r^\top H^{-1} r \le \|r\|^2 / \lambda_{\min}
@@ -40,16 +40,16 @@ from twolayer.kernel.spectra import (
 )
 from twolayer.specification.fields import array, choice, count, number
 
-# Nodes of the rules of labels, and of each of the random vectors that give the density.
+# Nodes of the rules of labels; nodes and number of the random vectors that give the density.
 NODES = 100
 DENSITY_NODES, PROBES = 60, 8
 # Columns of the matrix in the preconditioner.
 RANK = 1000
-# Residuals of the solves with the inverse, of which the smallest eigenvalue is made.
+# The relative residual of the solves that give the smallest eigenvalue.
 INVERSE_TOLERANCE = 1e-3
-# Bound on the measure's last term, of its value, at which corrections end.
+# Corrections end when the bound on the last term of the measure is below this fraction of its value.
 ENOUGH = 1e-12
-# Bytes of the directions of all labels that are followed at once.
+# The most memory, in bytes, for the Krylov directions of labels that are computed at once.
 HELD = 2**30
 
 Product = GramProduct | DeviceProduct
@@ -57,10 +57,10 @@ Product = GramProduct | DeviceProduct
 
 @dataclass(frozen=True)
 class FreeSpectrum(AbstractSpectrum):
-    """A Gram matrix with its ridge added, through its products.
+    """A Gram matrix with its ridge added, known by its products with vectors.
 
-    ``eigenvalues`` are not those of the matrix but nodes of its density, largest first: node i stands for ``counts[i]``
-    eigenvalues, a number that need not be whole, and the counts add up to n. The extremes are apart from them.
+    ``eigenvalues`` are not those of the matrix but nodes of its density, largest first: node i represents ``counts[i]``
+    eigenvalues, a number that need not be whole, and the counts add up to n. The extremes are separate estimates.
     """
 
     product: Product
@@ -97,17 +97,17 @@ class FreeSpectrum(AbstractSpectrum):
 
     def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
-        # A rule with k nodes and more is exact for that many steps.
+        # A rule with k nodes or more is exact for k steps.
         nodes = min(self.nodes, int(np.max(k, initial=1.0)) + 2)
         return [self._predict(run, k, eta) for run in self._follow(self._columns(Y), nodes)]
 
     def _predict(self, run: Krylov, k: np.ndarray, eta: float) -> Prediction:
         rule = run.rule
-        found = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
-        # A matrix at a distance: each step moves the residual by so much at most, since none is lengthened by a step.
+        norms = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
+        # No step lengthens the residual, so that each step adds at most the distance of the matrices.
         shift = k * eta * (self.inner_uncertainty + self.uncertainty) * run.length
         return Prediction(
-            np.asarray(found.value), np.asarray(found.error) + shift, rule.nodes[::-1], rule.weights[::-1]
+            np.asarray(norms.value), np.asarray(norms.error) + shift, rule.nodes[::-1], rule.weights[::-1]
         )
 
     def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
@@ -117,16 +117,16 @@ class FreeSpectrum(AbstractSpectrum):
             return self._solve(Y).solutions.reshape(y.shape)
         eta, steps = self.check_step(eta), int(count("k", low=0)(k))
         runs = self._follow(Y, min(self.nodes, max(steps, 1)))
-        found = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
-        return np.stack(found, axis=1).reshape(y.shape)
+        columns = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
+        return np.stack(columns, axis=1).reshape(y.shape)
 
     def inverse_forms(self, Y: Any) -> list[Estimate]:
         self.require_inverse()
         Y = self._columns(Y)
-        found = self._solve(Y)
+        solved = self._solve(Y)
         low = self.lambda_min - self.lambda_min_error
         forms = []
-        for y, x, r in zip(Y.T, found.solutions.T, found.residuals.T, strict=True):
+        for y, x, r in zip(Y.T, solved.solutions.T, solved.residuals.T, strict=True):
             rest = float(r @ r) / low
             rounding = 4.0 * EPSILON * float(np.linalg.norm(x)) * float(np.linalg.norm(y))
             margin = max(1.0 - self.uncertainty / low, EPSILON)
@@ -144,10 +144,10 @@ class FreeSpectrum(AbstractSpectrum):
             return bool(np.all(rest <= np.maximum(ENOUGH * value, 0.1 * self.uncertainty * size)))
 
         handover = HANDOVER[self.inner.dtype.name]
-        found = refine(self._outer, self._inner, self.precondition, Y, handover, is_enough)
-        if not found.is_definite:
+        solved = refine(self._outer, self._inner, self.precondition, Y, handover, is_enough)
+        if not solved.is_definite:
             raise ComputationFailed("Conjugate gradients met a direction along which the Gram matrix is not positive.")
-        return found
+        return solved
 
     def _columns(self, Y: Any) -> np.ndarray:
         return self._labels(array("y", 2)(Y))
@@ -164,6 +164,7 @@ class FreeSpectrum(AbstractSpectrum):
         return self.inner(vectors) + self.ridge * vectors
 
 
+# It has eleven parameters because each is an independent option of a numerical method, with a default.
 def free_spectrum(
     X: Any,
     activation: Any = "relu",
@@ -185,60 +186,58 @@ def free_spectrum(
     X, activation, layers, kappa
         As in `gram`.
     ridge
-        Added to the diagonal; nothing is unless asked.
+        A number added to the diagonal, zero by default.
     precision
-        Of the products inside: with ``"single"`` residuals are still computed in double precision, and the measure has
-        the same error; what comes from Lanczos's process has the distance of both matrices in its error.
+        The precision of the inner products. With ``"single"`` residuals are still computed in double precision, and the
+        measure has the same error; errors of results from Lanczos's process include the distance of the matrices.
     devices
-        How many accelerators make the products; all there are by default, and with 0 this machine's cores.
+        The number of accelerators that compute the products, all by default; with 0 the cores of this machine.
     rank
         Columns of the matrix in the preconditioner.
     nodes
-        Most nodes of the rules of labels; residuals at up to this many steps are exact.
+        The most nodes of the rules of labels; residuals are exact up to this many steps.
     seed
-        Of the columns and of the random vectors.
+        The seed of the columns and of the random vectors.
     progress
-        Called with the name of what is done, and the fraction of it.
+        Called with the name of the current part and the fraction of it that is done.
 
     Returns
     -------
-    What `spectrum` returns, but for eigenvectors, and with the density in place of single eigenvalues. Errors of the
-    extremes hold with probability 1 - 1e-6 over the random vectors. Memory: inputs, a strip of the matrix (all of it
-    where it fits), n times some hundred numbers.
+    The same as `spectrum`, but without eigenvectors, and with the density instead of single eigenvalues. Errors of the
+    extremes hold with probability 1 - 1e-6 over the random vectors. Memory holds the inputs, a strip of the matrix (all
+    of it where it fits), and some hundred numbers for each sample.
 
     Notes
     -----
-    Checked against the exact route; in single precision the measure agrees to the bound of double precision.
+    Checked against the exact spectrum; in single precision the measure agrees to the bound of double precision.
     """
     tell = progress or (lambda name, fraction: None)
     ridge = float(number("ridge", low=0.0)(ridge))
     precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
-    found = chosen_devices(devices)
+    accelerators = chosen_devices(devices)
 
     def make(kind: str, keep: bool | None) -> Product:
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
-        return DeviceProduct(X, activation, devices=found, **kernel) if found else GramProduct(X, activation, **kernel)
+        return (
+            DeviceProduct(X, activation, devices=accelerators, **kernel)
+            if accelerators
+            else GramProduct(X, activation, **kernel)
+        )
 
-    # Beside a matrix in single precision the host makes the few products in double precision anew.
+    # Next to a matrix in single precision, the host computes the few products in double precision without storing it.
     inner = make(precision, None)
-    product = inner if precision == "double" else make("double", None if found else False)
+    product = inner if precision == "double" else make("double", None if accelerators else False)
     n = product.n
     tell("preconditioner", 0.0)
     diagonal = product.diagonal
     chosen = np.sort(np.random.default_rng([seed, 6]).choice(n, min(count("rank")(rank), -(-n // 4)), replace=False))
     precondition = Preconditioner(product.columns(chosen), chosen, diagonal, ridge, inner.main_device)
 
-    tell("density", 0.0)
-    signs = random_signs(n, PROBES, seed)
-
     def apply(vectors: np.ndarray) -> np.ndarray:
         return inner(vectors) + ridge * vectors
 
-    runs = processes(apply, signs, DENSITY_NODES, lambda fraction: tell("density", fraction))
-    values = np.concatenate([run.rule.nodes for run in runs])
-    counts = np.concatenate([run.rule.weights for run in runs]) / PROBES
-    order = np.argsort(values)[::-1]
-    top = max((run.largest for run in runs), key=lambda each: each.value)
+    tell("density", 0.0)
+    eigenvalues, counts, top = _density(apply, n, seed, lambda fraction: tell("density", fraction))
     gap = 0.0 if inner is product else norm_of_difference(inner, product, n, seed=seed)
     uncertainty = matrix_error(n, float(np.max(diagonal)), product.entry_error)
     uncertainty += EIGENVALUE_ERROR * EPSILON * float(top.value)
@@ -255,10 +254,21 @@ def free_spectrum(
         precondition,
         Estimate(top.value, top.error + gap + uncertainty),
         Estimate(low.value, low.error + gap + uncertainty),
-        values[order],
-        counts[order],
+        eigenvalues,
+        counts,
         uncertainty,
         gap,
         ridge,
         count("nodes", low=2)(nodes),
     )
+
+
+def _density(
+    product: Callable[[np.ndarray], np.ndarray], n: int, seed: int, tell: Callable[[float], None]
+) -> tuple[np.ndarray, np.ndarray, Estimate]:
+    """Nodes of the density of eigenvalues (largest first), their counts, and the largest eigenvalue."""
+    runs = processes(product, random_signs(n, PROBES, seed), DENSITY_NODES, tell)
+    nodes = np.concatenate([run.rule.nodes for run in runs])
+    counts = np.concatenate([run.rule.weights for run in runs]) / PROBES
+    order = np.argsort(nodes)[::-1]
+    return nodes[order], counts[order], max((run.largest for run in runs), key=lambda estimate: estimate.value)

@@ -1,12 +1,12 @@
-r"""Lanczos's process: what a symmetric matrix does to given vectors, from its products with them.
+r"""Lanczos's process: functions of a symmetric matrix applied to vectors, from its products with them.
 
 Started from labels y it gives, after k products, a rule with k nodes for the measure of y on the spectrum,
 
 .. math:: y^\top f(H)\,y = \sum_i f(\lambda_i)\,(v_i \cdot y)^2 \approx \|y\|^2 \sum_{j \le k} w_j f(\theta_j)
 
 exact for polynomials of degree 2k - 1 (Gauss), and :math:`f(H)\,y` itself, exact for those of degree k - 1. The
-predicted residual and :math:`y^\top H^{-1} y` are such forms. From random signs in place of y it gives traces of
-functions, with the scatter of the signs as error.
+predicted residual and :math:`y^\top H^{-1} y` are such forms. With random signs instead of y it gives traces of
+functions, and their error from the scatter over the signs.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from twolayer.core.estimate import Estimate
 from twolayer.specification.fields import array, count, number
 
 Product = Callable[[np.ndarray], np.ndarray]
-# The error of a rule is this many times its distance from one with three quarters of the nodes.
+# The error of a rule is this factor times its distance from a rule with three quarters of the nodes.
 SAFETY = 4.0
-# A direction this small beside the largest coefficient is rounding: the process has ended.
+# The process ends when the next direction is below this fraction of the largest coefficient, which is rounding.
 ENDED = 1e-13
 
 
@@ -43,9 +43,9 @@ class SpectralRule:
         return Estimate(value, SAFETY * np.abs(value - coarse) + rounding)
 
     def inverse_form(self) -> Estimate:
-        r""":math:`y^\top H^{-1} y`, which a Gauss rule meets from below."""
+        r"""The form :math:`y^\top H^{-1} y`, which a Gauss rule approaches from below."""
         if self.nodes[0] <= 0.0:
-            raise ComputationFailed("The Gram matrix is singular as far as numbers can tell: there is no inverse.")
+            raise ComputationFailed("The Gram matrix is singular in double precision: it has no inverse.")
         return self.form(lambda theta: 1.0 / theta)
 
     def complexity(self, n: int) -> Estimate:
@@ -70,21 +70,21 @@ class SpectralRule:
 
 @dataclass(frozen=True)
 class Krylov:
-    """The orthonormal directions of one process (rows), its tridiagonal matrix, and the norm of what it began with."""
+    """One process: its orthonormal directions (rows), its tridiagonal matrix, and the norm of its first vector."""
 
     basis: np.ndarray
     diagonal: np.ndarray
-    beside: np.ndarray  # one entry more than the matrix has, unless the process ended: the size of the next direction
+    beside: np.ndarray  # off-diagonal entries; the last one is the size of the next direction, unless the process ended
     length: float
 
     @property
     def has_ended(self) -> bool:
-        """Whether the directions span all that the matrix makes of the vector: every rule is exact then."""
+        """Whether the directions span the whole Krylov space of the vector, so that every rule is exact."""
         return self.beside.size < self.diagonal.size
 
     @property
     def rule(self) -> SpectralRule:
-        """The Gauss rule, with one of three quarters of its nodes beside it."""
+        """The Gauss rule, together with a rule of three quarters of its nodes."""
         k = self.diagonal.size
         few = k if self.has_ended else max(1, 3 * k // 4)
         rules = []
@@ -95,7 +95,7 @@ class Krylov:
 
     @property
     def largest(self) -> Estimate:
-        """The largest eigenvalue of the tridiagonal matrix: within the error of it lies one of the whole."""
+        """The largest eigenvalue of the tridiagonal matrix; an eigenvalue of the full matrix lies within its error."""
         values, vectors = self._eigen(self.diagonal.size)
         rest = 0.0 if self.has_ended else float(self.beside[-1] * abs(vectors[-1, -1]))
         return Estimate(float(values[-1]), rest)
@@ -108,18 +108,18 @@ class Krylov:
     def _eigen(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         from scipy.linalg import eigh_tridiagonal
 
-        found: Any = eigh_tridiagonal(self.diagonal[:size], self.beside[: size - 1])
-        return found
+        eigen: Any = eigh_tridiagonal(self.diagonal[:size], self.beside[: size - 1])
+        return eigen
 
 
 def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float], None] | None = None) -> list[Krylov]:
-    """One process for each column, each product made for all of them at once; n times ``nodes`` numbers are held."""
+    """One process for each column; products are computed for all columns at once, and all directions are kept."""
     n, columns = Y.shape
     lengths = np.linalg.norm(Y, axis=0)
     nodes = min(nodes, n)
     basis = np.zeros((columns, nodes, n))
     diagonal, beside = np.zeros((columns, nodes)), np.zeros((columns, nodes))
-    found = np.full(columns, nodes)
+    steps_taken = np.full(columns, nodes)
     basis[:, 0] = (Y / lengths).T
     going = np.arange(columns)
     for k in range(nodes):
@@ -127,27 +127,29 @@ def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float
         for place, new in zip(going, moved, strict=True):
             diagonal[place, k] = new @ basis[place, k]
             directions = basis[place, : k + 1]
-            for _ in range(2):  # once leaves rounding along directions that have converged
+            for _ in range(2):  # a single pass leaves rounding along directions that have converged
                 new = new - (directions @ new) @ directions
             size = beside[place, k] = float(np.linalg.norm(new))
             if size < ENDED * np.max(np.abs(diagonal[place, : k + 1])) or k + 1 == n:
-                found[place] = k + 1
+                steps_taken[place] = k + 1
                 beside[place, k] = 0.0
             elif k + 1 < nodes:
                 basis[place, k + 1] = new / size
-        going = np.array([place for place in going if not (found[place] == k + 1 and beside[place, k] == 0.0)], int)
+        going = np.array(
+            [place for place in going if not (steps_taken[place] == k + 1 and beside[place, k] == 0.0)], int
+        )
         if tell is not None:
             tell((k + 1) / nodes)
         if going.size == 0:
             break
     return [
         Krylov(basis[c, :k], diagonal[c, :k], beside[c, : k if beside[c, k - 1] > 0.0 else k - 1], float(lengths[c]))
-        for c, k in enumerate(found)
+        for c, k in enumerate(steps_taken)
     ]
 
 
 def lanczos(product: Product, y: Any, nodes: Any = 100) -> SpectralRule:
-    """The rule for a vector, by so many products; all directions are kept orthogonal, n times ``nodes`` numbers."""
+    """The rule for a vector, by ``nodes`` products; all directions are kept and orthogonalised."""
     y = array("y", 1)(y)
     if not np.any(y):
         raise InvalidInput("Argument `y` must not be zero everywhere.")
@@ -155,7 +157,7 @@ def lanczos(product: Product, y: Any, nodes: Any = 100) -> SpectralRule:
 
 
 def random_signs(n: int, probes: Any, seed: Any) -> np.ndarray:
-    """The vectors from which traces are estimated, as columns."""
+    """The random vectors with which traces are estimated, as columns."""
     rng = np.random.default_rng([count("seed", low=0)(seed), 3])
     return rng.choice([-1.0, 1.0], (count("probes", low=2)(probes), n)).T
 
@@ -178,8 +180,8 @@ def trace(
 
 
 def trace_of(rules: list[SpectralRule], function: Callable[[np.ndarray], np.ndarray]) -> Estimate:
-    """The trace of a function from the rules of several random signs."""
-    found = [rule.form(function) for rule in rules]
-    values = np.array([float(each.value) for each in found])
+    """The trace of a function from the rules of several vectors of random signs."""
+    forms = [rule.form(function) for rule in rules]
+    values = np.array([float(form.value) for form in forms])
     scatter = 4.0 * float(np.std(values, ddof=1)) / np.sqrt(len(values))
-    return Estimate(float(np.mean(values)), scatter + max(float(each.error) for each in found))
+    return Estimate(float(np.mean(values)), scatter + max(float(form.error) for form in forms))

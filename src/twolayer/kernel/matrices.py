@@ -1,12 +1,12 @@
-r"""Gram matrices of gradients: of an infinitely wide network in closed form, and of an actual one.
+r"""Gram matrices of gradients: of an infinitely wide network in closed form, and of a network of finite width.
 
 .. math::
     H^\infty_{ij} = E_w[x_i \cdot x_j\,\mathbb 1\{w \cdot x_i \ge 0,\ w \cdot x_j \ge 0\}]
                   = \frac{x_i \cdot x_j\,(\pi - \theta_{ij})}{2\pi}, \qquad
     H_{ij} = \frac{x_i \cdot x_j}{m} \sum_r \sigma'(w_r \cdot x_i)\,\sigma'(w_r \cdot x_j)
 
-The angle of two inputs that are nearly parallel is taken from the chord between them: from the cosine it would lose
-half of its digits, and with them :math:`y^\top H^{-1} y`.
+The angle of two inputs that are nearly parallel is computed from the chord between them: from the cosine it would lose
+half of its digits, and :math:`y^\top H^{-1} y` with it.
 """
 
 import os
@@ -25,16 +25,16 @@ from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Relu, as_activation
 from twolayer.specification.fields import array, choice, number
 
-# Beyond this cosine the angle comes from the chord, in double precision: at it the cosine still gives the angle to
-# 1e-13, and to 1e-6 in single precision.
+# Above this cosine the angle is computed from the chord in double precision. At this value the cosine still gives the
+# angle to 1e-13, and to 1e-6 in single precision.
 NEARLY_PARALLEL = {"float64": 1.0 - 1e-5, "float32": 1.0 - 1e-3}
 # Rows and columns of a tile: a few of them fit a core's cache.
 TILE = 256
-# Rows of a panel of inner products: whole tiles, since a tile on the diagonal is read as a whole.
+# Rows of a panel of inner products; a multiple of the tile, since tiles on the diagonal are read as a whole.
 PANEL = 4 * TILE
-# Units whose fields are held at once.
+# Units whose fields are in memory at once.
 UNITS = 4096
-# Norms that differ by less are one norm; that of a row which was divided by it is one up to its last digits.
+# Norms that differ by less than the first number are equal; one that is one within the second number is exactly one.
 SAME_NORM, LAST_DIGITS = 1e-12, 4e-15
 
 
@@ -51,19 +51,19 @@ def gram(
     Parameters
     ----------
     X
-        Inputs, one per row. For activations other than relu all must have one norm.
+        Inputs, one per row. For activations other than relu all must have the same norm.
     activation
         A name, an activation or a JAX function.
     layers
         Which layers are trained: ``"first"``, ``"second"`` or ``"both"``. Second-layer weights are signs.
     kappa
-        Deviation of the first-layer weights at the start; the first layer of relu does not depend on it.
+        Standard deviation of the first-layer weights at the start; for relu the first layer does not depend on it.
     others
-        Inputs of the columns, when they are not those of the rows: the kernel between two sets.
+        Inputs of the columns, if they differ from those of the rows: the kernel between two sets.
 
     Returns
     -------
-    A float64 array, exactly symmetric when ``others`` is left out. Besides it only tiles are held.
+    A float64 array, exactly symmetric without ``others``. Besides it, memory holds small tiles only.
 
     Notes
     -----
@@ -80,7 +80,7 @@ def gram(
 def gram_with_error(
     X: Any, activation: Any = "relu", layers: str = "first", kappa: float | int = 1.0, others: Any = None
 ) -> tuple[np.ndarray, float]:
-    """What `gram` returns, and a bound on the error of an entry beyond the rounding of inner products."""
+    """The Gram matrix of `gram`, and a bound on the error of an entry beyond the rounding of inner products."""
     activation = as_activation(activation)
     layers = choice("layers", LAYERS)(layers)
     kappa = number("kappa", above=0.0)(kappa)
@@ -96,11 +96,11 @@ def gram_with_error(
 
 
 def unit_rows(X: Any, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
-    """The rows divided by their norms, and the norms; those that are one up to rounding are one."""
+    """The rows divided by their norms, and the norms; a norm that is one up to rounding is set to one."""
     X = np.ascontiguousarray(array(name, 2)(X), dtype=np.float64)
     if 0 in X.shape:
         raise InvalidInput(f"Argument `{name}` must have at least one row and one column, but has shape {X.shape}.")
-    # Divided by the largest entry first, so that no square overflows or vanishes.
+    # Rows are divided by their largest entry first, so that no square overflows or vanishes.
     largest = np.max(np.abs(X), axis=1)
     if not np.all(largest > 0.0):
         raise InvalidInput(
@@ -114,7 +114,7 @@ def unit_rows(X: Any, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
 
 
 def one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
-    """The norm of all inputs, or a refusal where the kernel needs one and they differ; one where it does not matter."""
+    """The common norm of all inputs; raises `InvalidInput` where they differ and the kernel needs one; 1 for relu."""
     if isinstance(activation, Relu):
         return 1.0
     smallest, largest = min(map(np.min, norms)), max(map(np.max, norms))
@@ -127,9 +127,9 @@ def one_norm(activation: AbstractActivation, *norms: np.ndarray) -> float:
 
 
 def _products(U: np.ndarray) -> np.ndarray:
-    """Inner products of all rows, upper triangle only: half of the work of a general product.
+    """Inner products of all rows, upper triangle only, which is half of the work of a general product.
 
-    By panels of rows and not by BLAS's own product of that kind (syrk), which has ended in a segmentation fault on two
+    They are computed by panels of rows, since the routine of BLAS for this (syrk) ends in a segmentation fault on two
     threads at 20,000 rows (OpenBLAS of SciPy 1.17).
     """
     n = len(U)
@@ -148,7 +148,7 @@ def _apply(
     scales: tuple[np.ndarray, np.ndarray] | None,
     is_symmetric: bool,
 ) -> None:
-    """Cosines to kernel values times norms (``scales``), in place, tile by tile on all cores."""
+    """Replace cosines by kernel values times norms (``scales``), in place, tile by tile on all cores."""
     has_scales = scales is not None and not all(np.all(norms == 1.0) for norms in scales)
 
     def work(corner: tuple[int, int]) -> None:
@@ -168,7 +168,7 @@ def _apply(
 
 
 def apply_profile(cosines: np.ndarray, U: np.ndarray, V: np.ndarray, profile: Profile) -> None:
-    """Cosines of the unit rows of two sets to kernel values, in place; cosines may be float32, rows are float64."""
+    """Replace cosines between unit rows of two sets by kernel values, in place; cosines may be float32."""
     _apply(cosines, U, V, profile, None, is_symmetric=False)
 
 
@@ -190,7 +190,7 @@ def stable_angle(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _on_all_cores(work: Callable[[Any], None], tasks: Iterator[Any]) -> None:
-    """NumPy leaves the interpreter while it computes, so that threads suffice."""
+    """Apply a function to all tasks on all cores; threads suffice, since NumPy releases the interpreter lock."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if cores == 1:
         for task in tasks:
@@ -202,9 +202,9 @@ def _on_all_cores(work: Callable[[Any], None], tasks: Iterator[Any]) -> None:
 
 
 def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tuple[int, int]]:
-    """Pairs of rows, first index smaller, whose directions agree or are opposite within the tolerance (a chord)."""
+    """Pairs of rows with equal or opposite directions, within a chord of ``tolerance``; the smaller index is first."""
     U, _ = unit_rows(X)
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for start in range(0, len(U), 4 * TILE):
         cosines = np.abs(U[start : start + 4 * TILE] @ U[start:].T)
         i, j = np.nonzero(np.triu(cosines, 1) > 1.0 - max(tolerance**2, 1e-12))
@@ -212,14 +212,14 @@ def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tu
             np.linalg.norm(w, axis=1) for w in (U[start + i] - U[start + j], U[start + i] + U[start + j])
         )
         kept = np.minimum(chord, opposite) <= tolerance
-        found += [(start + int(a), start + int(b)) for a, b in zip(i[kept], j[kept], strict=True)]
-        if len(found) >= limit:
-            return found[:limit]
-    return found
+        pairs += [(start + int(a), start + int(b)) for a, b in zip(i[kept], j[kept], strict=True)]
+        if len(pairs) >= limit:
+            return pairs[:limit]
+    return pairs
 
 
 def network_gram(X: Any, W: Any, activation: Any = "relu", *, layers: str = "first") -> np.ndarray:
-    r"""The Gram matrix of an actual network with second-layer weights of plus or minus one.
+    r"""The Gram matrix of a network of finite width with second-layer weights of plus or minus one.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def network_gram(X: Any, W: Any, activation: Any = "relu", *, layers: str = "fir
 def gram_of_fields(
     products: np.ndarray, blocks: Iterator[np.ndarray], activation: Any = "relu", layers: str = "first"
 ) -> np.ndarray:
-    """The Gram matrix of a network from the inner products of its inputs and its fields, block after block of units."""
+    """The Gram matrix of a network from the inner products of its inputs and its fields, in blocks of units."""
     activation = as_activation(activation)
     layers = choice("layers", LAYERS)(layers)
     n, m = len(products), 0
@@ -261,7 +261,7 @@ def gram_of_fields(
 
 
 def _slopes(activation: AbstractActivation, fields: np.ndarray) -> np.ndarray:
-    # Zeros and ones: single precision counts a block of them exactly, and takes half of the time.
+    # Sums of zeros and ones over a block are exact in single precision, which takes half of the time.
     if isinstance(activation, Relu):
         return (np.asarray(fields) >= 0.0).astype(np.float32)
     with double():

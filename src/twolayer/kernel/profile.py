@@ -9,7 +9,7 @@ with fields of variance :math:`\kappa^2 r^2` and correlation :math:`\rho`. For t
 
 .. math:: J_2 = \frac{\pi - \theta}{2\pi}, \qquad I_2 = \kappa^2 r^2\,\frac{\sin\theta + (\pi - \theta)\cos\theta}{2\pi}
 
-Other activations take both from the expectation room, at a few angles: a kink makes the kernel singular in
+For other activations both are computed by the room `expectation` at a few angles. A kink makes the kernel singular in
 :math:`\rho` at full correlation, as for the rectifier, but not in the angle, so that a Chebyshev series in
 :math:`\theta` on :math:`[0, \pi]` converges geometrically for all of them.
 """
@@ -30,19 +30,20 @@ from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Relu
 
 LAYERS = ("first", "second", "both")
-# Degrees of the series that are tried, and the part of the largest value below which coefficients are rounding.
+# Degrees of the series that are tried, and the fraction of the largest value below which coefficients are rounding.
 DEGREES = (24, 48, 96)
 SMALL = 1e-14
-# Nodes on each panel between kinks, and those of the rule that it is compared with.
+# Nodes on each panel between kinks, and those of the coarser rule that gives the error.
 PANEL, COARSER = 64, 48
-# Above this the kernel is not known well enough to be inverted.
+# With a larger relative error the kernel is not accurate enough to be inverted.
 USELESS = 1e-9
 
 
 class Profile(NamedTuple):
-    """The kernel as a function of cosine and angle, NumPy's or JAX's, for inputs of unit norm unless it is homogeneous.
+    """The kernel as a function of cosine and angle, for NumPy or JAX arrays.
 
-    A homogeneous one is multiplied by the norms of both inputs. ``error`` bounds that of its values.
+    A homogeneous kernel is for inputs of unit norm, and is multiplied by the norms of both inputs; any other one is for
+    inputs of one given norm. ``error`` bounds the error of its values.
     """
 
     function: Callable[[Any, Any], Any]
@@ -51,7 +52,7 @@ class Profile(NamedTuple):
 
 
 def make_profile(activation: AbstractActivation, layers: str, kappa: float, norm: float = 1.0) -> Profile:
-    """The kernel of the layers that are trained; ``norm`` is that of all inputs where it is not homogeneous."""
+    """The kernel of the trained layers; ``norm`` is the norm of all inputs, where the kernel is not homogeneous."""
     if isinstance(activation, Relu):
         return Profile(_RELU[layers](kappa), True, 4.0 * np.finfo(float).eps)
     return _series(activation, layers, kappa, norm)
@@ -98,7 +99,7 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
         values = at(angles, panel)
         coefficients = chebyshev.chebfit(nodes, values, degree)
         scale = np.max(np.abs(values))
-        # Even and odd functions of the angle about its middle skip every other coefficient: the last four decide.
+        # Functions that are even or odd about the middle of the range have every other coefficient zero.
         tail = float(np.max(np.abs(coefficients[-4:])))
         if tail < SMALL * scale:
             break
@@ -106,10 +107,10 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
     error = float(np.max(np.abs(values - coarse))) + 4.0 * tail + 64.0 * np.finfo(float).eps * float(scale)
     if not error < USELESS * scale:
         raise ComputationFailed(
-            f"The kernel of {shown(activation)} at kappa = {kappa:g} is known to {error / scale:.1e} only: declare "
-            "where its derivative jumps (`kinks`), or use a smaller kappa."
+            f"The kernel of {shown(activation)} at kappa = {kappa:g} has a relative error of {error / scale:.1e}: "
+            "declare where its derivative jumps (`kinks`), or use a smaller kappa."
         )
-    # Of the coefficients that are rounding none is kept.
+    # Coefficients that are rounding are dropped.
     kept = coefficients[: 1 + int(np.max(np.nonzero(np.abs(coefficients) > 1e-17 * scale)))]
     return Profile(lambda rho, theta: chebyshev.chebval(theta * (2.0 / np.pi) - 1.0, kept), False, error)
 
@@ -117,7 +118,7 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
 def _averages(
     activation: AbstractActivation, deviation: float, rho: np.ndarray, panel: Rule
 ) -> tuple[np.ndarray, np.ndarray]:
-    """I_2 and J_2 at several correlations."""
+    """The averages I_2 and J_2 at several correlations."""
     covariances = deviation**2 * np.stack([np.stack([np.ones_like(rho), rho]), np.stack([rho, np.ones_like(rho)])])
     with double():
         values = np.asarray(_pairs(activation, covariances.T, panel))

@@ -1,12 +1,12 @@
 r"""Linear systems with a Gram matrix that is known by its products: conjugate gradients with a preconditioner.
 
-Some hundred columns C of the matrix, drawn at random, with their crossing W, hold most of what is large in it:
+Some hundred columns C of the matrix, drawn at random, and their crossing W approximate its large eigenvalues:
 
-.. math:: P = C W^{-1} C^\top + \mu I, \qquad \mu = \text{mean of the diagonal that is left}
+.. math:: P = C W^{-1} C^\top + \mu I, \qquad \mu = \text{mean of the remaining diagonal}
 
 and :math:`P^{-1}` costs two products with n by r numbers. On images (MNIST, CIFAR-10, 4000 of them) r = 300 brings the
-steps from 271 and 319 to 54 and 63, as many as the best approximation of that rank does, without a look at the rest of
-the matrix. Products may be made in single precision: what is solved is then corrected by residuals in double precision.
+steps from 271 and 319 to 54 and 63, as the best approximation of that rank does, without the rest of the matrix.
+Products may be computed in single precision: solutions are then corrected by residuals in double precision.
 """
 
 import math
@@ -21,20 +21,20 @@ import numpy as np
 from twolayer.core.estimate import Estimate
 
 Product = Callable[[np.ndarray], np.ndarray]
-# Added to the crossing, whose columns may be parallel; of its diagonal.
+# The fraction by which the diagonal of the crossing is raised, since its columns may be parallel.
 JITTER = 1e-10
-# Residual, of the right-hand side, at which conjugate gradients hand over to a residual in double precision.
+# The relative residual at which conjugate gradients end and the residual is computed in double precision.
 HANDOVER = {"float64": 1e-6, "float32": 1e-3}
 MOST_STEPS = 1000
 MOST_CORRECTIONS = 8
-# Random vectors that are solved for together.
+# Random vectors for which systems are solved at once.
 WIDTH = 8
-# A statement about random vectors fails with this probability.
+# The probability with which a bound from random vectors fails.
 FAILURE = 1e-6
 
 
 class Preconditioner:
-    """The inverse of a matrix near the Gram matrix, from some of its columns."""
+    """An approximate inverse of the Gram matrix, from some of its columns."""
 
     def __init__(
         self, columns: np.ndarray, chosen: np.ndarray, diagonal: np.ndarray, ridge: float = 0.0, device: Any = None
@@ -51,7 +51,7 @@ class Preconditioner:
         inner = factor @ factor.T
         inner[np.diag_indices_from(inner)] += self.level
         self.factor = solve_triangular(cholesky(inner, lower=True), factor, lower=True, overwrite_b=True).T
-        # On an accelerator in single precision: the inverse need not be exact.
+        # Single precision is enough on an accelerator, since the inverse need not be exact.
         self._there = None if device is None else jax.device_put(self.factor.astype(np.float32), device)
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
@@ -71,16 +71,16 @@ def _projected(factor: Any, vectors: Any) -> Any:
 
 @dataclass(frozen=True)
 class Solved:
-    """Solutions (columns), what is left of the right-hand sides, and the number of products that were made."""
+    """Solutions of linear systems (columns), with their residuals and the number of products."""
 
     solutions: np.ndarray
     residuals: np.ndarray
     steps: int
-    is_definite: bool  # whether no direction was met along which the matrix is zero or negative
+    is_definite: bool  # False if the matrix was zero or negative along a direction
 
     @property
     def relative(self) -> np.ndarray:
-        """Norms of the residuals; right-hand sides have norm one where it matters."""
+        """The norms of the residuals, relative ones for right-hand sides of norm one."""
         return np.linalg.norm(self.residuals, axis=0)
 
 
@@ -92,7 +92,7 @@ def conjugate_gradients(
     most: int = MOST_STEPS,
     tell: Callable[[int], None] | None = None,
 ) -> Solved:
-    """Solve for each column of Y, all products made for every column at once, until residuals are below tolerance."""
+    """Solve for all columns of Y at once, until the relative residuals are below the tolerance."""
     X, R = np.zeros_like(Y), Y.copy()
     wanted = tolerance * np.linalg.norm(Y, axis=0)
     Z = precondition(R)
@@ -100,7 +100,7 @@ def conjugate_gradients(
     is_definite, steps = True, 0
     going = np.linalg.norm(R, axis=0) > wanted
     while np.any(going) and steps < most:
-        # Columns that are done take no part: their products would be waste.
+        # Columns that are done are left out of the products.
         here = np.flatnonzero(going)
         moved = product(np.ascontiguousarray(P[:, here]))
         steps += 1
@@ -130,16 +130,16 @@ def refine(
     is_enough: Callable[[np.ndarray, np.ndarray], bool],
     tell: Callable[[int], None] | None = None,
 ) -> Solved:
-    """Solve with products of ``inner``, and correct by residuals of ``product`` until these are small enough.
+    """Solve with products of ``inner``, and correct by residuals of ``product`` until they are small enough.
 
     Residuals of the result are those of ``product``, computed from the result itself and not from the recursion.
     """
     X, R, steps, is_definite = np.zeros_like(Y), Y, 0, True
     for _ in range(MOST_CORRECTIONS):
-        found = conjugate_gradients(inner, precondition, R, handover, tell=tell)
-        candidate = X + found.solutions
+        correction = conjugate_gradients(inner, precondition, R, handover, tell=tell)
+        candidate = X + correction.solutions
         left = Y - product(candidate)
-        steps, is_definite = steps + found.steps, is_definite and found.is_definite
+        steps, is_definite = steps + correction.steps, is_definite and correction.is_definite
         worse = np.linalg.norm(left, axis=0) >= 0.5 * np.linalg.norm(R, axis=0)
         better = np.linalg.norm(left, axis=0) < np.linalg.norm(R, axis=0)
         X, R = np.where(better, candidate, X), np.where(better, left, R)
@@ -161,29 +161,29 @@ def smallest_eigenvalue(
     The largest Ritz value :math:`\mu` of the inverse after k solves is never above the true one, and below
     :math:`1 - \epsilon` of it with a probability of at most :math:`1.648 \sqrt n\,e^{-\sqrt\epsilon\,(2k - 1)}` for one
     start, and the product over several that are independent. The error covers that with probability ``1 - FAILURE``,
-    and what the solves leave. A matrix whose systems cannot be solved is not known to be positive: the error is the
-    value then.
+    and the residuals of the solves. Where systems cannot be solved, the matrix may not be positive: the error is then
+    the value itself.
 
     References
     ----------
     :cite:t:`kuczynski1992`, the bound in probability for Lanczos's algorithm.
     """
     rng = np.random.default_rng([seed, 4])
-    # A small matrix is inverted: there is nothing to be missed then.
+    # A small matrix is inverted, which leaves no error from random vectors.
     width, solves = (n, 1) if n <= WIDTH * blocks else (WIDTH, blocks)
     Q = np.linalg.qr(rng.standard_normal((n, width)))[0]
     basis, images, left = [Q], [], 0.0
     for k in range(solves):
-        found = solve(basis[k])
-        images.append(found.solutions)
-        worst = float(np.max(found.relative))
-        if not found.is_definite or worst > 0.1:
-            # The direction that is hardest to solve for is the flattest that was met: a Rayleigh quotient bounds it.
-            flattest = int(np.argmax(np.linalg.norm(found.solutions, axis=0)))
-            x, image = found.solutions[:, flattest], (basis[k] - found.residuals)[:, flattest]
+        solved = solve(basis[k])
+        images.append(solved.solutions)
+        worst = float(np.max(solved.relative))
+        if not solved.is_definite or worst > 0.1:
+            # The direction that is hardest to solve for is the flattest one: its Rayleigh quotient bounds the value.
+            flattest = int(np.argmax(np.linalg.norm(solved.solutions, axis=0)))
+            x, image = solved.solutions[:, flattest], (basis[k] - solved.residuals)[:, flattest]
             value = float(x @ image / max(x @ x, 1e-300))
             return Estimate(value, abs(value))
-        left = max(left, float(np.linalg.norm(found.residuals)))
+        left = max(left, float(np.linalg.norm(solved.residuals)))
         if tell is not None:
             tell((k + 1) / solves)
         if k + 1 == solves:

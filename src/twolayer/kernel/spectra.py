@@ -1,4 +1,4 @@
-"""What every account of a spectrum has, exact or from products alone: extremes, steps, refusals, the measure."""
+"""The interface of spectra, exact ones and those from products with vectors: extremes, predictions, the measure."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from twolayer.kernel.matrices import parallel_pairs
 from twolayer.specification.fields import array, count, number
 
 EPSILON = float(np.finfo(float).eps)
-# Of an entry of the matrix, in units of the last digit of the largest: inner products of some thousand terms.
+# The error of an entry of the matrix, in units of the last digit of the largest: inner products of about 1000 terms.
 ENTRY_ERROR = 8.0
-# Of the eigenvalues, in units of the last digit of the largest, with a margin.
+# The error of the eigenvalues, in units of the last digit of the largest, with a margin.
 EIGENVALUE_ERROR = 16.0
 
 
@@ -25,7 +25,7 @@ def matrix_error(n: int, largest_entry: float, entry_error: float) -> float:
 
 @dataclass(frozen=True)
 class Prediction:
-    r"""Of one set of labels: predicted norms :math:`\|y - u(k)\|`, their error, and the measure of y on the spectrum.
+    r"""The prediction for one set of labels: norms :math:`\|y - u(k)\|`, errors, and the measure of y on the spectrum.
 
     ``weights[i]`` is the part of :math:`\|y\|^2` at ``eigenvalues[i]``, largest first: an eigenvalue of the matrix, or
     a node of a rule.
@@ -40,7 +40,7 @@ class Prediction:
 class AbstractSpectrum(ABC):
     """A Gram matrix with its ridge added, through its eigenvalues or through its products with vectors."""
 
-    # How far, in the operator norm, the matrix may be from the exact one.
+    # A bound on the distance, in the operator norm, of the matrix from the exact one.
     uncertainty: float
     ridge: float
 
@@ -52,7 +52,7 @@ class AbstractSpectrum(ABC):
     @property
     @abstractmethod
     def lambda_min(self) -> float:
-        """The smallest eigenvalue; below ``lambda_min_error`` it is not known to be positive."""
+        """The smallest eigenvalue; if it is below ``lambda_min_error``, it may not be positive."""
 
     @property
     @abstractmethod
@@ -61,26 +61,26 @@ class AbstractSpectrum(ABC):
 
     @property
     def lambda_min_error(self) -> float:
-        """How well the smallest eigenvalue is known."""
+        """A bound on the error of the smallest eigenvalue."""
         return self.uncertainty
 
     @property
     def lambda_max_error(self) -> float:
-        """How well the largest eigenvalue is known."""
+        """A bound on the error of the largest eigenvalue."""
         return self.uncertainty
 
     @property
     def is_singular(self) -> bool:
-        """Whether the smallest eigenvalue is zero as far as numbers can tell."""
+        """Whether the smallest eigenvalue is zero within its error."""
         return bool(self.lambda_min <= self.lambda_min_error)
 
     @property
     def largest_step(self) -> float:
-        """Gradient descent diverges at steps beyond it."""
+        """The step size at and above which gradient descent diverges."""
         return 2.0 / self.lambda_max
 
     def check_step(self, eta: Any) -> float:
-        """The step, or a refusal of one at which gradient descent diverges; half of the largest when it is None."""
+        """The checked step size, below that at which gradient descent diverges; half of that one by default."""
         if eta is None:
             return 0.5 * self.largest_step
         eta = float(number("eta", above=0.0)(eta))
@@ -93,17 +93,17 @@ class AbstractSpectrum(ABC):
 
     @abstractmethod
     def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
-        """What is predicted for each column of labels, at each of the given steps (a number: at 0, 1, ..., steps)."""
+        """The predictions for each column of labels at the given steps; a number means 0, 1, ..., steps."""
 
     def residuals(self, y: Any, steps: Any, eta: Any = None) -> np.ndarray:
-        r"""The predicted norm :math:`\|y - u(k)\|` at each of the given steps (a number: at 0, 1, ..., steps)."""
+        r"""The predicted norm :math:`\|y - u(k)\|` at the given steps; a number means 0, 1, ..., steps."""
         return self.predictions(self._labels(array("y", 1)(y))[:, None], steps, eta)[0].residuals
 
     @abstractmethod
     def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
-        r"""What multiplies the kernel in the prediction at another input: :math:`H^{-1} u(k)`; its limit without k.
+        r"""The coefficients of the kernel in predictions at other inputs, :math:`H^{-1} u(k)`; their limit without k.
 
-        Columns are several labels.
+        Several sets of labels are columns.
         """
 
     @abstractmethod
@@ -119,7 +119,7 @@ class AbstractSpectrum(ABC):
         return as_measure(self.inverse_form(y), self.n)
 
     def require_inverse(self) -> None:
-        """Refuse a matrix that is singular as far as numbers can tell."""
+        """Raise `ComputationFailed` if the matrix is singular within its error."""
         if self.is_singular:
             raise ComputationFailed(
                 f"The Gram matrix is singular as far as double precision can tell: lambda_min = {self.lambda_min:.2g} "
@@ -136,14 +136,14 @@ class AbstractSpectrum(ABC):
 
 
 def as_measure(form: Estimate, n: int) -> Estimate:
-    r"""The measure :math:`\sqrt{2\,y^\top H^{-1} y / n}` from its form."""
+    r"""The measure :math:`\sqrt{2\,y^\top H^{-1} y / n}` from the form :math:`y^\top H^{-1} y`."""
     value = float(np.sqrt(2.0 * form.value / n))
     low = float(np.sqrt(max(2.0 * (form.value - form.error) / n, 0.0)))
     return Estimate(value, value - low)
 
 
 def step_numbers(steps: Any) -> np.ndarray:
-    """The steps at which something is asked for: those given, or all up to a number."""
+    """The steps as an array: those given, or 0, 1, ... up to a number."""
     if np.ndim(steps) == 0:
         return np.arange(count("steps", low=0, high=10**7)(steps) + 1, dtype=float)
     return array("steps", 1)(steps)
@@ -158,7 +158,7 @@ def coefficient_factor(eigenvalues: np.ndarray, eta: float, k: int) -> np.ndarra
 
 
 def explain_singular(X: Any, labels: Any = None) -> str:
-    """A sentence that names the parallel inputs behind a singular Gram matrix, or says that there are none."""
+    """A sentence that names the parallel inputs that make a Gram matrix singular, or says that there are none."""
     pairs = parallel_pairs(X)
     if not pairs:
         return "No two inputs are parallel: the matrix is singular because there are many more samples than directions."

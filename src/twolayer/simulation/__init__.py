@@ -1,4 +1,4 @@
-"""Exact processes at finite d."""
+"""Simulations that are exact at finite dimension d: SGD on the weights, and the process of its overlaps."""
 
 from twolayer.simulation.direct import DirectSGD as DirectSGD
 from twolayer.simulation.overlap_sgd import OverlapSGD as OverlapSGD

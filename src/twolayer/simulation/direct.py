@@ -1,6 +1,6 @@
-"""SGD on the weights themselves: the judge of every theory.
+"""Stochastic gradient descent on the weights themselves, by which every theory is judged.
 
-It differentiates the loss and uses none of the Gaussian moments for its steps.
+The steps differentiate the loss and use none of the Gaussian moments.
 """
 
 import dataclasses
@@ -37,8 +37,8 @@ from twolayer.specification.registry import register
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 
-# Numbers drawn at once per replica, and replicas advanced together: what fits the caches of one core. The
-# stream of a replica is attached to its own steps, so that the cut of a run does not matter.
+# Numbers drawn at once per replica, and replicas advanced together, are chosen to fit the caches of one core. Random
+# numbers belong to the steps of a replica, so that the result does not depend on how a run is cut into blocks.
 BLOCK_NUMBERS = 2**14
 GROUP = 8
 GROUP_NUMBERS = 2**13
@@ -50,13 +50,13 @@ MAX_NUMBERS = 2**28
 
 
 class Frozen(NamedTuple):
-    """What a replica keeps from its start."""
+    """The arrays of a replica that do not change during training."""
 
     W_star: Float[Array, "k d"]
     lengths: Float[Array, " p"]
-    words: UInt[Array, " two"]  # the key of fresh inputs
-    data: Key[Array, ""]  # and that of everything else
-    X: Float[Array, "set d"]  # the fixed set; of size zero when samples are fresh draws
+    words: UInt[Array, " two"]  # the two words of the key of fresh inputs
+    data: Key[Array, ""]  # the key of all other random numbers
+    X: Float[Array, "set d"]  # inputs of the fixed set; without rows when samples are fresh draws
     y: Float[Array, " set"]
 
 
@@ -68,12 +68,12 @@ def batch_loss(
     y: Float[Array, " n"],
     counts: Float[Array, " n"] | float = 1.0,
 ) -> Float[Array, ""]:
-    r"""The loss summed over samples, :math:`\sum_\nu \ell(y^\nu, s(z^\nu))`; ``counts`` says how often each counts."""
+    r"""The loss summed over samples, :math:`\sum_\nu \ell(y^\nu, s(z^\nu))`, each with its weight in ``counts``."""
     return jnp.sum(counts * problem.loss(y, problem.student(z @ W.T, a)))
 
 
 class _Layout(NamedTuple):
-    """How the samples of a run are cut into draws: whole steps per block, or one step in several parts."""
+    """How samples are grouped into draws: several whole steps in a block, or one step in several parts."""
 
     batch: int
     steps_per_block: int
@@ -92,7 +92,7 @@ def _layout(problem: Problem, training: SGD) -> _Layout:
 
 
 def _group_size(problem: Problem, training: SGD, on_cpu: bool) -> int:
-    """Replicas advanced together: what fits the cache of a core or fills a GPU, and their draws the memory."""
+    """The number of replicas advanced together: it fits the cache of a core or fills a GPU, and fits the memory."""
     layout = _layout(problem, training)
     drawn = problem.d * (layout.part_size if layout.parts > 1 else layout.steps_per_block * layout.batch)
     fixed = problem.d * (0 if isinstance(problem.inputs, Samples) else training.set_size(problem) or 0)
@@ -109,17 +109,17 @@ class DirectSGD(AbstractDescription):
     .. math:: w_j^+ = w_j - \frac{\gamma}{d}\,\partial_{w_j} \sum_\nu \ell^\nu
 
     Exact at finite d, by construction. Weights are kept in double precision. Inputs are drawn in single precision by
-    default (``draws="single"``), whose law differs from the Gaussian by about :math:`10^{-7}` in any probability;
-    ``"double"`` is there to check that. Checked against: a plain NumPy loop, the exact one-step mean, the ODE limit.
+    default (``draws="single"``), whose law differs from the Gaussian by about :math:`10^{-7}` in any probability; use
+    ``"double"`` to check that. Checked against: a plain NumPy loop, the exact one-step mean, the ODE limit.
 
     Parameters
     ----------
     draws
         The precision in which fresh inputs are drawn.
     backend
-        ``"native"`` is native code on a CPU (numba installed) or one kernel on a GPU, where they go: fresh Gaussian
-        inputs in single precision, up to sixteen fields. ``"xla"`` goes everywhere, and everywhere else it is taken.
-        ``"auto"`` decides by the work: a short run is over before native code is compiled.
+        ``"native"`` runs native code on a CPU (numba installed) or one kernel on a GPU; it covers fresh Gaussian inputs
+        in single precision and up to sixteen fields, and all other cases fall back to ``"xla"``, which covers
+        everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a short run.
     """
 
     draws: str = static(choice("draws", ("single", "double")), default="single")
@@ -145,14 +145,14 @@ class DirectSGD(AbstractDescription):
         return self.run_phases(problem, (training,), (0,), plan)
 
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
-        phases[0].samples_per_step(problem)  # refuses a batch larger than a reused set before anything is drawn
+        phases[0].samples_per_step(problem)  # raises for a batch larger than a reused set, before anything is drawn
         problem, phases = as_data((problem, phases))
         training = phases[0]
-        # Groups follow one another: two JAX programs on two threads would wait for each other's share of the same pool.
+        # Groups run one after the other: two JAX programs on two threads would compete for the same pool of threads.
         width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
         work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
         drivers = [self._driver(problem, phase, work) for phase in phases]
-        advance, engine = _one_after_the_other([each for each, _ in drivers], firsts), drivers[0][1]
+        advance, engine = _one_after_the_other([driver for driver, _ in drivers], firsts), drivers[0][1]
         # The last group is filled up with its last replica, so that every group has the same compiled shape.
         groups = range(0, plan.replicas, width)
         finished, place = _resumed(plan)
@@ -212,19 +212,19 @@ def _part(thresholds: Any, replicas: int) -> Any:
 
 
 class _Trajectory(NamedTuple):
-    """What is measured at the save points, per replica."""
+    """The quantities measured at the save points, for each replica."""
 
     Q: Any
     M: Any
     a: Any
-    risk: Any  # over a fixed set; zero where there is none
+    risk: Any  # the risk over the fixed set; zero where there is none
 
 
 Advance = Callable[[Weights, Frozen, Any, Any], Weights]
 
 
 def _one_after_the_other(advances: list[Advance], firsts: tuple[int, ...]) -> Advance:
-    """Each from its own first step to that of the next."""
+    """One function that runs the phases of a schedule in turn, each from its own first step to that of the next."""
 
     def advance(weights: Weights, frozen: Frozen, before: Any, after: Any) -> Weights:
         for phase, first, end in zip(advances, firsts, (*firsts[1:], int(after)), strict=True):
@@ -237,7 +237,7 @@ def _one_after_the_other(advances: list[Advance], firsts: tuple[int, ...]) -> Ad
 
 
 class _Group:
-    """Replicas that are advanced together: where they stand, and what was measured on the way."""
+    """Replicas that are advanced together: their current weights, and what was measured so far."""
 
     def __init__(self, problem: Problem, plan: Plan, weights: Weights, frozen: Frozen, step: int, saved: list[Any]):
         self.problem, self.plan, self.weights, self.frozen = problem, plan, weights, frozen
@@ -247,7 +247,7 @@ class _Group:
     def at(
         cls, draws: str, problem: Problem, training: SGD, plan: Plan, members: np.ndarray, place: Any = None
     ) -> "_Group":
-        """A group at its start, or at the place that was kept."""
+        """A group at its start, or at the place that a checkpoint kept."""
         overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
         weights, frozen = _prepare(draws, problem, training, overlaps, plan.keys[members])
         if place is None:
@@ -255,18 +255,18 @@ class _Group:
             return cls(problem, plan, weights, frozen, 0, saved)
         weights = Weights(*(place[f"weights_{name}"] for name in Weights._fields))
         columns = [place[f"saved_{name}"] for name in _Trajectory._fields]
-        saved = [_Trajectory(*each) for each in zip(*columns, strict=True)]
+        saved = [_Trajectory(*row) for row in zip(*columns, strict=True)]
         return cls(problem, plan, weights, frozen, int(place["step"]), saved)
 
     def kept(self) -> dict[str, Any]:
-        """The place as arrays."""
+        """The current place as named arrays, for a checkpoint."""
         place = {f"weights_{name}": np.asarray(x) for name, x in zip(Weights._fields, self.weights, strict=True)}
         columns = zip(*self.saved, strict=True)
         saved = {f"saved_{name}": np.stack(x) for name, x in zip(_Trajectory._fields, columns, strict=True)}
         return place | saved | {"step": self.step}
 
     def forward(self, advance: Advance) -> None:
-        """About half a second of work, and not beyond the next save point."""
+        """Advance by about half a second of work, but not beyond the next save point."""
         after = int(self.plan.steps[len(self.saved)])
         last = min(self.step + self.pace.steps, after)
         with self.pace.over(last - self.step):
@@ -279,28 +279,28 @@ class _Group:
                 self.step = int(self.plan.steps[-1])
 
     def trajectory(self) -> "_Trajectory":
-        """What was measured; NaN where all had diverged before."""
+        """The measurements at all save points; NaN after all replicas have diverged."""
         blank = jax.tree.map(lambda x: np.full_like(x, np.nan), self.saved[-1])
         saved = self.saved + [blank] * (len(self.plan.steps) - len(self.saved))
         return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
 
 
 def _keep(plan: Plan, finished: "list[_Trajectory]", group: _Group) -> None:
-    """Write to disk what is finished, and the place of the group at work."""
+    """Write the finished groups and the place of the running one to the checkpoint."""
     assert plan.checkpoint is not None
     done = {
-        f"done_{name}": np.stack([getattr(each, name) for each in finished]) for name in _Trajectory._fields if finished
+        f"done_{name}": np.stack([getattr(path, name) for path in finished]) for name in _Trajectory._fields if finished
     }
     plan.checkpoint.save(done | group.kept())
 
 
 def _resumed(plan: Plan) -> tuple["list[_Trajectory]", dict[str, np.ndarray] | None]:
-    """What a killed run had finished, and the place of the group it was at."""
+    """The groups that an earlier, killed run had finished, and the place of the one it was running."""
     kept = plan.checkpoint.load() if plan.checkpoint is not None else None
     if kept is None or "done_Q" not in kept:
         return [], kept
     columns = [kept[f"done_{name}"] for name in _Trajectory._fields]
-    return [_Trajectory(*each) for each in zip(*columns, strict=True)], kept
+    return [_Trajectory(*row) for row in zip(*columns, strict=True)], kept
 
 
 @eqx.filter_jit
@@ -342,7 +342,7 @@ def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
 
 
 def _fresh(problem: Problem, frozen: Frozen, steps: Array, samples: Array) -> tuple[Array, Array]:
-    """Inputs and labels of some samples of some steps, each a function of its own step and number."""
+    """Inputs and labels of some samples of some steps, each a function of the step and of the sample's number."""
     quarter = four_of(problem.d)
     shape = (len(steps), len(samples), quarter)
     block = jnp.broadcast_to(jnp.arange(quarter, dtype=jnp.uint32), shape)
@@ -371,7 +371,7 @@ def _draw(
         X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
     else:
         X, y = frozen.X, frozen.y
-    if training.batch_size is None:  # the whole set; what runs over the end is not counted
+    if training.batch_size is None:  # the whole set; samples beyond its end have weight zero
         rows = jnp.broadcast_to(jnp.minimum(samples, X.shape[0] - 1), shape)
     else:
         rows = jax.random.randint(data, shape, 0, X.shape[0])
@@ -395,14 +395,14 @@ def _advance(
         return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
 
     def updates(weights: Weights, frozen: Frozen, gradient: Callable[[Weights], tuple[Array, Array]]) -> Weights:
-        """All updates on one batch, from its gradient anywhere."""
+        """All updates on one batch, given a function that computes its gradient at any weights."""
 
         def follow(weights: Weights) -> Weights:
             wanted = queried(training, weights)
-            found = gradient(wanted)
+            step_gradient = gradient(wanted)
             if isinstance(training.reuse, LookAhead):
-                found = gradient(looked_ahead(problem, training.reuse.rate, wanted, found))
-            return update(problem, training, weights, frozen.lengths, found)
+                step_gradient = gradient(looked_ahead(problem, training.reuse.rate, wanted, step_gradient))
+            return update(problem, training, weights, frozen.lengths, step_gradient)
 
         if isinstance(training.reuse, Repeated):
             return jax.lax.fori_loop(0, training.reuse.times, lambda _, weights: follow(weights), weights)

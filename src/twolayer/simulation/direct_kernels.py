@@ -1,6 +1,6 @@
-"""Direct SGD with everything a step touches kept close: native code on a CPU, one kernel on a GPU.
+"""Fast steps of direct SGD: native code on a CPU, one kernel on a GPU.
 
-Both draw their inputs where they are used, so that no input ever travels through memory.
+Both draw their inputs where they are used, so that inputs are never written to memory.
 """
 
 import importlib.util
@@ -21,21 +21,21 @@ from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import pulls
 from twolayer.training import SGD
 
-# Fields of one sample that are written out in scalars.
+# The most fields of one sample for which a step is written out in scalars.
 MAX_FIELDS = 16
 MAX_OPS = 4000
-# Numbers of weights and target directions that the registers of one GPU multiprocessor hold.
+# The most weights and target entries, as numbers, that the registers of one GPU multiprocessor hold.
 MAX_RESIDENT = 2**14
-# Draws of four that share a warp.
+# Blocks of four random numbers that share a warp.
 WARP_WIDTH = 128
 
 
 class Steps(NamedTuple):
-    """The parts of a step on scalars, and the numbers that do not change."""
+    """One step of SGD as programs on scalars, with the numbers that do not change during a run."""
 
-    four: Program  # four normal numbers of an input
-    noise: Program  # the one of the label
-    pulls: Program  # fields, second layer and label noise to the pulls on both layers
+    four: Program  # makes four normal numbers of an input
+    noise: Program  # makes the normal number of the label noise
+    pulls: Program  # maps fields, second layer and label noise to the pulls on both layers
     p: int
     k: int
     d: int
@@ -47,12 +47,12 @@ class Steps(NamedTuple):
 
     @property
     def quarter(self) -> int:
-        """Draws of four that make one input."""
+        """The number of blocks of four random numbers that make one input."""
         return four_of(self.d)
 
 
 def written_out(problem: Problem, training: SGD) -> Steps | None:
-    """The parts of a step on scalars; None where native code and kernels do not go."""
+    """One step as programs on scalars; None for problems that native code and kernels do not cover."""
     p, k, d = problem.p, problem.k, problem.d
     is_fresh = isinstance(problem.inputs, Gaussian) and training.is_fresh and training.trains_first
     if not is_fresh or not training.is_classical or p + k > MAX_FIELDS:
@@ -74,7 +74,7 @@ def written_out(problem: Problem, training: SGD) -> Steps | None:
 
 
 def native(steps: Steps) -> Callable[..., None] | None:
-    """The steps as native code; None without numba, or for a function that it does not know."""
+    """The steps as native code; None without numba, or where a function has no native form."""
     if importlib.util.find_spec("numba") is None:
         return None
     from twolayer.compiler.native import compiled_text
@@ -93,13 +93,13 @@ def _source(steps: Steps) -> str:
     four = [text(node, "d", words) for node in steps.four.outputs]
     label = ["k0", "k1", "np.uint32(nu)", "low", "high"]
     fields = [*(f"s{j}" for j in range(p)), *(f"t{r}" for r in range(k)), *(f"a{j}" for j in range(p)), "xi"]
-    found = [text(node, "f", fields) for node in steps.pulls.outputs]
+    pull = [text(node, "f", fields) for node in steps.pulls.outputs]
     W = [f"W[{j * d} + e]" for j in range(p)]
 
     def indent(depth: int, lines: list[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
 
-    # Without batch and momentum the pull goes to the weights at once.
+    # With one sample a step and no momentum, the pull is added to the weights directly.
     is_plain = steps.batch == 1 and not steps.momentum
     into = W if is_plain else [f"G[{j * d} + e]" for j in range(p)]
     lines = ["def kernel(W, V, a, W_star, lengths, words, first, last):"]
@@ -118,9 +118,9 @@ def _source(steps: Steps) -> str:
     lines += indent(4, [f"t{r} += W_star[{r * d} + e] * x" for r in range(k)])
     lines += indent(3, [*body(steps.pulls, "f", fields), f"for e in range({d}):", "    x = np.float64(z[e])"])
     keep = f"{steps.keep!r} * " if is_plain and steps.keep != 1.0 else ""
-    lines += indent(4, [f"{into[j]} = {keep}{into[j]} + ({found[j]}) * x" for j in range(p)])
+    lines += indent(4, [f"{into[j]} = {keep}{into[j]} + ({pull[j]}) * x" for j in range(p)])
     if steps.trains_second:
-        lines += indent(3, [f"b{j} += {found[p + j]}" for j in range(p)])
+        lines += indent(3, [f"b{j} += {pull[p + j]}" for j in range(p)])
     if not is_plain:
         lines += indent(2, [f"for e in range({p * d}):"])
         if steps.momentum:
@@ -138,7 +138,7 @@ def _source(steps: Steps) -> str:
 
 
 def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first: Any, last: Any) -> Any:
-    """All replicas from one step to another, spread over the cores that this process may use."""
+    """Advance all replicas from one step to another by native code, on all cores this process may use."""
     W, V, a = (np.array(x) for x in weights)
     W_star, lengths, words = (np.asarray(x) for x in (frozen.W_star, frozen.lengths, frozen.words))
 
@@ -161,9 +161,10 @@ def _power(n: int) -> int:
     return 1 << max(4, (n - 1).bit_length())
 
 
+# This function is long because the kernel is one closure over the sizes: Pallas traces it as a whole.
 @eqx.filter_jit
 def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: Any) -> Any:
-    """The same in one GPU kernel for many steps, one block of threads for a replica: weights stay in registers."""
+    """Advance all replicas by one GPU kernel for many steps: a block of threads keeps a replica in registers."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
@@ -198,8 +199,8 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
                 return jnp.sum(sum(x * y for x, y in zip(row, z, strict=True)))
 
             xi = steps.noise.run([*key, jnp.uint32(0), low, high])[0].astype(jnp.float64)
-            found = steps.pulls.run([*map(product, W), *map(product, star), *a, xi])
-            moves = [[found[j] * x for x in z] for j in range(p)]
+            pulls_of_sample = steps.pulls.run([*map(product, W), *map(product, star), *a, xi])
+            moves = [[pulls_of_sample[j] * x for x in z] for j in range(p)]
             if steps.momentum:
                 V = [
                     [steps.momentum * v + m for v, m in zip(*rows, strict=True)] for rows in zip(V, moves, strict=True)
@@ -211,7 +212,7 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
                     length / jnp.sqrt(jnp.sum(sum(w * w for w in row))) for length, row in zip(lengths, W, strict=True)
                 ]
                 W = [[scale * w for w in row] for scale, row in zip(scales, W, strict=True)]
-            return W, V, [x + found[p + j] for j, x in enumerate(a)] if steps.trains_second else a
+            return W, V, [x + pulls_of_sample[p + j] for j, x in enumerate(a)] if steps.trains_second else a
 
         def rows_of(ref: Any, number: int) -> list[list[Array]]:
             return [[ref[0, j, n, :] for n in range(4)] for j in range(number)]

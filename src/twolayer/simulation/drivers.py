@@ -1,4 +1,4 @@
-"""What carries replicas of the overlap process from one step to another: XLA, one GPU kernel, or native code."""
+"""Drivers that advance replicas of the overlap process by many steps: XLA, one GPU kernel, or native code."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,12 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from twolayer.compiler.loops import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.core.linalg import cholesky
-from twolayer.expectation import Chosen
+from twolayer.description import Watch
 from twolayer.simulation.overlap import (
     Draw,
     Setting,
@@ -29,72 +29,55 @@ from twolayer.simulation.overlap import (
 )
 
 MAX_OPS = 6000
-# Samples of a batch held at once: what fits the caches of a core, and what fills a GPU.
+# Samples of a batch held at once: as many as fit the caches of a core, and as many as fill a GPU.
 BLOCK, GPU_BLOCK = 2**13, 2**22
 # Samples of all replicas that are advanced at once.
 SAMPLES = 2**22
 
 
-class Watch(eqx.Module):
-    """What is watched for at every step: the excess risk, and the overlap with each target direction."""
-
-    risk: Chosen | None
-    overlaps: bool = eqx.field(static=True)
-
-    def size(self, setting: Setting) -> int:
-        """The number of thresholds that a replica may cross; one that is never crossed when nothing is watched."""
-        return max(1, int(self.risk is not None) + (setting.problem.k if self.overlaps else 0))
-
-    def crossed(
-        self, setting: Setting, state: State, thresholds: Float[Array, " two"], crossing: Float[Array, " n"], at: Any
-    ) -> Float[Array, " n"]:
-        """The steps at which thresholds were first crossed: ``at`` for those that are crossed now."""
-        if self.risk is None and not self.overlaps:
-            return crossing
-        overlaps = overlaps_of(setting, state)
-        reached = []
-        if self.risk is not None:
-            risk = self.risk.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
-            reached.append((thresholds[0] - risk)[None])
-        if self.overlaps:  # squares, so that no root is taken at every step
-            lengths = jnp.diagonal(overlaps.Q)[:, None] * jnp.diagonal(overlaps.P)[None, :]
-            reached.append(jnp.max(overlaps.M * overlaps.M - thresholds[1] * thresholds[1] * lengths, axis=0))
-        return jnp.where((crossing < 0.0) & (jnp.concatenate(reached) >= 0.0), at, crossing)
+def crossed(setting: Setting, watch: Watch, state: State, thresholds: Any, crossing: Any, at: Any) -> Array:
+    """The crossings of a replica after a step that led to the state; see `Watch.crossed`."""
+    if not watch.is_on:
+        return crossing
+    overlaps, risk = overlaps_of(setting, state), None
+    if setting.risk is not None:
+        risk = setting.risk.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
+    return watch.crossed(overlaps, risk, thresholds, crossing, at)
 
 
-class Run(NamedTuple):
-    """Replicas in the middle of a run; arrays with the replicas along the first axis."""
+class RunState(NamedTuple):
+    """The state of all replicas during a run; arrays have the replicas along the first axis."""
 
     state: State
     lengths: Any
-    thresholds: Any  # on the risk, and on the overlaps
+    thresholds: Any  # one on the risk and one on the overlaps, for each replica
     words: Any  # two words of a key for each replica
     crossing: Any  # for each threshold the first step at which it was crossed, -1 before
 
 
-Advance = Callable[[Run, Any, Any], Run]
+Advance = Callable[[RunState, Any, Any], RunState]
 
 
 @eqx.filter_jit
-def advance_xla(made: Setting, watch: Watch, run: Run, first: Any, last: Any) -> Run:
-    """All replicas from one step to another, by XLA: any batch size and width."""
+def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Any, last: Any) -> RunState:
+    """Advance all replicas from one step to another by XLA, for any batch size and width."""
 
-    def one(run: Run, step: Array) -> Run:
+    def one(run: RunState, step: Array) -> RunState:
         key, count = (run.words[0], run.words[1]), counter(step)
-        if made.batch == 1:
-            drawn = draw(made, key, jnp.uint32(0), count)
-            state = single_step(made, run.state, run.lengths, drawn)
-        elif made.training.is_fresh:
-            state = _batch(made, run, key, count)
+        if setting.batch == 1:
+            drawn = draw(setting, key, jnp.uint32(0), count)
+            state = single_step(setting, run.state, run.lengths, drawn)
+        elif setting.training.is_fresh:
+            state = _batch(setting, run, key, count)
         else:
-            state = _batch_again(made, run, key, count)
+            state = _batch_again(setting, run, key, count)
         at = (step + 1).astype(jnp.float64)
-        return run._replace(state=state, crossing=watch.crossed(made, state, run.thresholds, run.crossing, at))
+        return run._replace(state=state, crossing=crossed(setting, watch, state, run.thresholds, run.crossing, at))
 
-    # As many replicas at once as keep their samples within the memory for one large batch.
-    width = max(1, SAMPLES // min(made.batch, _block_size()))
+    # As many replicas run at once as keep their samples within the memory of one large batch.
+    width = max(1, SAMPLES // min(setting.batch, _block_size()))
 
-    def every(step: Array, run: Run) -> Run:
+    def every(step: Array, run: RunState) -> RunState:
         return jax.lax.map(lambda replica: one(replica, step), run, batch_size=min(width, len(run.crossing)))
 
     return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), every, run)
@@ -104,21 +87,21 @@ def _block_size() -> int:
     return BLOCK if jax.default_backend() == "cpu" else GPU_BLOCK
 
 
-def _batch_again(made: Setting, run: Run, key: Any, count: Any) -> State:
-    """One step on a batch whose samples are used more than once: all of them are held."""
-    index = jnp.arange(made.batch, dtype=jnp.uint32)
-    drawn = jax.vmap(lambda i: draw(made, key, i, count, with_rest=False))(index)
-    G = jnp.concatenate([drawn.g, bartlett_factor(made, key, count)], axis=1)
-    return several_steps(made, run.state, run.lengths, drawn.g_star, G, drawn.xi)
+def _batch_again(setting: Setting, run: RunState, key: Any, count: Any) -> State:
+    """One step on a batch whose samples are used more than once, so that all of them are kept."""
+    index = jnp.arange(setting.batch, dtype=jnp.uint32)
+    drawn = jax.vmap(lambda i: draw(setting, key, i, count, with_rest=False))(index)
+    G = jnp.concatenate([drawn.g, bartlett_factor(setting, key, count)], axis=1)
+    return several_steps(setting, run.state, run.lengths, drawn.g_star, G, drawn.xi)
 
 
-def _batch(made: Setting, run: Run, key: Any, count: Any) -> State:
-    """One step on a batch, summed in blocks: memory does not grow with the batch."""
-    p, k, r, n = made.problem.p, made.problem.k, made.outside, made.batch
+def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
+    """One step on a batch, summed in blocks, so that memory does not grow with the batch."""
+    p, k, r, n = setting.problem.p, setting.problem.k, setting.outside, setting.batch
 
     def of(index: Array) -> tuple[Array, Draw, Array]:
-        drawn = draw(made, key, index, count, with_rest=False)
-        pull, da = forces(made, run.state, drawn.g_star, drawn.g, drawn.xi)
+        drawn = draw(setting, key, index, count, with_rest=False)
+        pull, da = forces(setting, run.state, drawn.g_star, drawn.g, drawn.xi)
         return pull, drawn, da
 
     def sums(first: Array, size: int) -> tuple[Sums, Array]:
@@ -140,31 +123,31 @@ def _batch(made: Setting, run: Run, key: Any, count: Any) -> State:
             zero,
         )
         A = None
-    # Few samples are their own triangular factor; of many only the Gram matrix matters.
+    # The coefficients of few samples are a factor of their Gram matrix; for many, the Cholesky factor is smaller.
     R = A if A is not None and n <= p else cholesky(total.gram).T
-    factor = bartlett_factor(made, key, count)
-    return batch_step(made, run.state, run.lengths, total, factor, R)
+    factor = bartlett_factor(setting, key, count)
+    return batch_step(setting, run.state, run.lengths, total, factor, R)
 
 
-def written_out(made: Setting, watch: Watch) -> WrittenOut:
-    """The step of a setting on scalars; `Unsupported` where it cannot be written out, or would be too long."""
+def written_out(setting: Setting, watch: Watch) -> WrittenOut:
+    """One step as a program on scalars; raises `Unsupported` where that is impossible or would be too long."""
     word = jax.ShapeDtypeStruct((), jnp.uint32)
 
     def draws(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Draw, Any]:
         at = low.astype(jnp.float64) + 2.0**32 * high.astype(jnp.float64) + 1.0
-        return draw(made, (k0, k1), jnp.uint32(0), (low, high)), at
+        return draw(setting, (k0, k1), jnp.uint32(0), (low, high)), at
 
     drawn, at = jax.eval_shape(draws, word, word, word, word)
-    p, k = made.problem.p, made.problem.k
-    rows = 2 * p if made.training.has_momentum else p
+    p, k = setting.problem.p, setting.problem.k
+    rows = 2 * p if setting.training.has_momentum else p
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
-    state: Any = State(*(real(shape) for shape in ((rows, k), (rows, made.outside), (p,))))  # pyright: ignore[reportArgumentType]
+    state: Any = State(*(real(shape) for shape in ((rows, k), (rows, setting.outside), (p,))))  # pyright: ignore[reportArgumentType]
 
     def step(state: State, crossing: Any, lengths: Any, thresholds: Any, drawn: Draw, at: Any) -> tuple[State, Any]:
-        state = single_step(made, state, lengths, drawn)
-        return state, watch.crossed(made, state, thresholds, crossing, at)
+        state = single_step(setting, state, lengths, drawn)
+        return state, crossed(setting, watch, state, thresholds, crossing, at)
 
-    size = watch.size(made)
+    size = watch.size(k)
     program = scalarize(step, state, real((size,)), real((p,)), real((2,)), drawn, at)
     if len(program.ops) > MAX_OPS:
         raise Unsupported(f"{len(program.ops)} operations")
@@ -172,36 +155,36 @@ def written_out(made: Setting, watch: Watch) -> WrittenOut:
     return WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p + 2)
 
 
-def _flat(run: Run) -> list[Any]:
-    """The numbers of the state, one array of replicas each: those of M, L and a, then the crossing steps."""
+def _flat(run: RunState) -> list[Any]:
+    """The numbers of the state as arrays over replicas: the entries of M, L and a, then the crossing steps."""
     replicas = len(run.crossing)
     return [row for part in (*run.state, run.crossing) for row in part.reshape(replicas, -1).T]
 
 
-def _unflat(run: Run, rows: Any) -> Run:
+def _unflat(run: RunState, rows: Any) -> RunState:
     stack = jnp.stack if isinstance(rows, list) else np.stack
-    found, place = [], 0
+    parts, place = [], 0
     for part in (*run.state, run.crossing):
         size = int(np.prod(part.shape[1:]))
-        found.append(stack([*rows[place : place + size]], axis=1).reshape(part.shape) if size else part)
+        parts.append(stack([*rows[place : place + size]], axis=1).reshape(part.shape) if size else part)
         place += size
-    return run._replace(state=State(*found[:3]), crossing=found[3])
+    return run._replace(state=State(*parts[:3]), crossing=parts[3])
 
 
-def _fixed(run: Run) -> list[Any]:
+def _fixed(run: RunState) -> list[Any]:
     return [*run.lengths.T, *run.thresholds.T]
 
 
-def advance_vector(program: WrittenOut, run: Run, first: Any, last: Any) -> Run:
-    """All replicas by the programs on scalars, each number a vector of replicas: elementwise work for a GPU."""
+def advance_vector(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
+    """Advance all replicas by the program on scalars, each number being a vector over replicas (any GPU)."""
     return _unflat(run, by_vectors(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-def advance_kernel(program: WrittenOut, run: Run, first: Any, last: Any) -> Run:
-    """The same in one GPU kernel for many steps: the state stays in registers."""
+def advance_kernel(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
+    """Advance all replicas by one GPU kernel for many steps, which keeps the state in registers."""
     return _unflat(run, by_kernel(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-def advance_native(made: Native, run: Run, first: Any, last: Any) -> Run:
-    """All replicas by native code, blocks of replicas over the cores that this process may use."""
-    return _unflat(run, by_native(made, _flat(run), _fixed(run), list(run.words.T), first, last))
+def advance_native(program: Native, run: RunState, first: Any, last: Any) -> RunState:
+    """Advance all replicas by native code, in blocks of replicas on all cores this process may use."""
+    return _unflat(run, by_native(program, _flat(run), _fixed(run), list(run.words.T), first, last))

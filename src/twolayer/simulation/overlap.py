@@ -1,9 +1,10 @@
-r"""SGD followed through its overlaps alone, exactly in law at any finite d, at a cost that does not depend on d.
+r"""SGD as a process of its overlaps, exact in law at any finite d, at a cost that does not depend on d.
 
 Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star` (spanning the target)
 and :math:`E^\perp`. The fields of a sample need the coordinates :math:`g^\star, g` of the input in these directions,
-which are standard normals; of the rest of the input only its length enters, a :math:`\chi` variable, and for a batch
-the Gram matrix of the rests, which is Wishart. See :cite:t:`arnaboldi2024batch` for the overlaps of a batch.
+which are standard normals. The remaining part of the input enters through its length, a :math:`\chi` variable, and for
+a batch through the Gram matrix of the remaining parts, which is Wishart. See :cite:t:`arnaboldi2024batch` for the
+overlaps of a batch.
 """
 
 from typing import Any, NamedTuple
@@ -15,31 +16,33 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.compiler.draws import chi, chi_table, normals
+from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
 
 
 class State(NamedTuple):
-    """The state of one replica: the velocity's rows come before the weights' when there is momentum."""
+    """The state of one replica; with momentum, the rows of the velocity come before those of the weights."""
 
     M: Float[Array, "rows k"]  # coordinates within the target's span, in an orthonormal basis of it
-    L: Float[Array, "rows r"]  # coordinates outside
+    L: Float[Array, "rows r"]  # coordinates outside of the target's span
     a: Float[Array, " p"]
 
 
 class Setting(eqx.Module):
-    """What a step needs besides the state."""
+    """The fixed data of a step: problem, training, and tables that do not change during a run."""
 
     problem: Problem
     training: SGD
     root: Any  # Cholesky factor of P
     degrees: Any  # dimensions outside the span of target and student, one number for each column of Bartlett's factor
-    chi: Any  # Chebyshev coefficients for each of them
+    chi: Any  # Chebyshev coefficients of the chi variable for each of these degrees
     outside: int = eqx.field(static=True)  # the number of columns of L
+    risk: Chosen | None = None  # the engine of the excess risk, where a threshold on it is watched
 
     @property
     def is_noisy(self) -> bool:
-        """Whether labels are noisy; an exact zero is structure, not data."""
+        """Whether labels are noisy; only an exact zero, known when compiling, removes the noise from the program."""
         noise = self.problem.noise
         return not (isinstance(noise, float) and noise == 0.0)
 
@@ -49,17 +52,17 @@ class Setting(eqx.Module):
         return self.training.samples_per_step(self.problem)
 
 
-def setting(problem: Problem, training: SGD) -> Setting:
+def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None) -> Setting:
     """The setting of a problem and training."""
     p, k, d = problem.p, problem.k, problem.d
     rows = 2 * p if training.has_momentum else p
     outside = min(rows, d - k)
     rest = d - k - outside
-    # A batch used once enters through p combinations of its samples; used again, through each of them.
+    # A batch that is used once enters through p combinations of its samples; one used again, through every sample.
     columns = min(training.samples_per_step(problem), rest, *([p] if training.is_fresh else []))
     degrees = [rest - column for column in range(columns)]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
-    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside)
+    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside, risk)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:
@@ -71,7 +74,7 @@ def start(setting: Setting, overlaps: Overlaps) -> State:
     if setting.training.has_momentum:  # the velocity starts at zero, in rows before those of the weights
         M = jnp.concatenate([jnp.zeros_like(M), M])
         factor = jnp.concatenate([jnp.zeros((p, p)), factor])
-    # The largest directions last in `factor`: as many columns as there are dimensions hold all of it.
+    # Eigenvalues ascend, so the last columns hold all of `factor` when there are fewer dimensions than rows.
     wide = jnp.concatenate([factor, jnp.zeros((len(factor), max(0, r - p)))], axis=1)
     kept = wide[:, max(0, p - r) :]
     return State(M, lower(kept) if len(kept) == r else kept, overlaps.a)
@@ -93,7 +96,7 @@ def lower(K: Float[Array, "n m"]) -> Float[Array, "n n"]:
     def reflected(K: Array, i: Array) -> tuple[Array, None]:
         x = jnp.where(columns >= i, K[i], 0.0)
         length = jnp.sqrt(jnp.sum(x * x))
-        # Reflect onto the axis away from which the row points: no cancellation.
+        # Adding the length with the sign of the entry avoids cancellation.
         v = jnp.where(columns == i, jnp.where(x < 0.0, x - length, x + length), x)
         size = jnp.sum(v * v)
         scale = jnp.where(size > 0.0, 2.0 / jnp.where(size > 0.0, size, 1.0), 0.0)
@@ -140,7 +143,7 @@ def absorbed(
         rest = jnp.where(place > j, cosine * extra - sine * column, 0.0)
         return rest, jnp.where(place == j, square * share, below)
 
-    # Loops stay loops: written out, the time to compile them would grow with the square of n.
+    # The loops are not unrolled: the time to compile them would grow with the square of n.
     rows = (jnp.arange(n), L.T, g, tails[1:], inverse[:-1] * inverse[1:])
     total, columns = jax.lax.scan(across, jnp.zeros(n), rows, reverse=True)
     along = total * inverse[0] + tails[0] * inverse[0] * c
@@ -148,7 +151,7 @@ def absorbed(
 
 
 def pulls(problem: Problem, training: SGD, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
-    r"""The pull of one sample on each neuron, and on its output weight: minus the rates times the loss' derivatives.
+    r"""The change that one sample makes to each neuron and output weight: minus the rates times the derivatives.
 
     .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
               \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
@@ -173,7 +176,7 @@ def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | 
 
 
 def moved(setting: Setting, state: State) -> State:
-    """Before the batch is added: weight decay, and the velocity joins the weights."""
+    """The state after weight decay and momentum, before the batch is added."""
     problem, training = setting.problem, setting.training
     keep = 1.0
     if training.trains_first:
@@ -190,7 +193,7 @@ def moved(setting: Setting, state: State) -> State:
 
 
 def constrained(setting: Setting, state: State, lengths: Float[Array, " p"]) -> State:
-    """After the batch: rows back to their lengths on the sphere."""
+    """The state with rows rescaled to their lengths, where training is on the sphere."""
     if not setting.training.is_spherical:
         return state
     p = setting.problem.p
@@ -203,13 +206,13 @@ class Draw(NamedTuple):
     """The random numbers of one sample."""
 
     g_star: Float[Array, " k"]  # coordinates of the input within the target's span
-    g: Float[Array, " r"]  # and outside, within the student's
+    g: Float[Array, " r"]  # coordinates outside of it, within the student's span
     xi: Float[Array, ""]  # label noise
-    rest: Float[Array, ""]  # length of the input's part outside every span
+    rest: Float[Array, ""]  # length of the part of the input outside of both spans
 
 
 def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
-    """The numbers of one sample of one step: a function of the key, the sample's index and the step's."""
+    """The random numbers of one sample, which depend on the key, the index of the sample and the step alone."""
     k, r = setting.problem.k, setting.outside
     with_rest = with_rest and setting.chi.shape[0] > 0
     number = k + r + with_rest + setting.is_noisy
@@ -221,7 +224,7 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, An
 
 
 def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
-    """The triangular factor of the Gram matrix of what the samples of a batch have outside every span."""
+    """The triangular factor of the Gram matrix of the samples' parts outside of both spans (Bartlett)."""
     columns = setting.chi.shape[0]
     rows = min(setting.problem.p, setting.batch) if setting.training.is_fresh else setting.batch
     below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
@@ -248,7 +251,7 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
     M, a = state.M + c[:, None] * drawn.g_star[None, :], state.a + da
     if setting.chi.shape[0]:
         L = absorbed(state.L, c, drawn.g, drawn.rest)
-    else:  # nothing is left outside: the coordinates are all there is
+    else:  # the coordinates span all d dimensions
         L = state.L + c[:, None] * drawn.g[None, :]
     return constrained(setting, State(M, L, a), lengths)
 
@@ -294,7 +297,7 @@ def several_steps(
 
 
 class Sums(NamedTuple):
-    """What a step needs of its batch."""
+    """Sums over the samples of a batch that a step needs."""
 
     gram: Float[Array, "p p"]
     along: Float[Array, "p r"]

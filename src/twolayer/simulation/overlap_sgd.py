@@ -1,4 +1,4 @@
-"""The description that follows the overlap process: its choice of a driver, its loop, its place on disk."""
+"""The description `OverlapSGD`: the choice of a driver, the loop over steps, and checkpoints."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,20 +14,20 @@ from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.simulation.drivers import (
     Advance,
-    Run,
-    Watch,
+    RunState,
     advance_kernel,
     advance_native,
     advance_vector,
     advance_xla,
+    crossed,
     written_out,
 )
-from twolayer.simulation.overlap import Setting, State, overlaps_of, setting, start
+from twolayer.simulation.overlap import Setting, State, make_setting, overlaps_of, start
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
 from twolayer.training import SGD
@@ -83,24 +83,15 @@ class OverlapSGD(AbstractDescription):
             Auto().assign(problem, ("excess_risk",))
         except NotApplicable as refusal:
             return no(str(refusal))
-        return Applies(True, Exactness.EXACT, "the law of SGD at any d, at a cost free of d")
+        return Applies(True, Exactness.EXACT, "the law of SGD at any d, at a cost that does not depend on d")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         problem, training = as_data((problem, training))
-        made = setting(problem, training)
-        chosen = choose(problem, ("excess_risk",))
-        risk = chosen.variants()[0] if plan.risk_threshold is not None else None
-        watch = Watch(risk, plan.overlap_threshold is not None)
-        advance, engine = self._driver(made, watch, plan)
-        thresholds = np.stack(
-            [
-                np.broadcast_to(0.0 if x is None else x, plan.replicas)
-                for x in (plan.risk_threshold, plan.overlap_threshold)
-            ],
-            axis=1,
-        )
-        run = _begin(made, watch, plan.starts, plan.keys, thresholds)
-        progress = _Progress.at(plan, made, run)
+        chosen, watch = choose(problem, ("excess_risk",)), Watch.of(plan)
+        setting = make_setting(problem, training, chosen.variants()[0] if watch.risk else None)
+        advance, engine = self._driver(setting, watch, plan)
+        run = _begin(setting, watch, plan.starts, plan.keys, Watch.thresholds(plan))
+        progress = _Progress.at(plan, setting, run)
         interrupted = False
         try:
             while progress.step < plan.steps[-1]:
@@ -113,12 +104,12 @@ class OverlapSGD(AbstractDescription):
                 raise
         return self._record(problem, training, plan, progress, chosen, watch, engine, interrupted)
 
-    def _driver(self, made: Setting, watch: Watch, plan: Plan) -> tuple[Advance, str]:
+    def _driver(self, setting: Setting, watch: Watch, plan: Plan) -> tuple[Advance, str]:
         on_cpu = jax.default_backend() == "cpu"
         program = None
-        if made.batch == 1 and made.problem.p <= MAX_WIDTH:
+        if setting.batch == 1 and setting.problem.p <= MAX_WIDTH:
             try:
-                program = written_out(made, watch)
+                program = written_out(setting, watch)
             except Unsupported as missing:
                 if self.backend == "native":
                     raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
@@ -129,7 +120,7 @@ class OverlapSGD(AbstractDescription):
         if program is not None and not on_cpu and self.backend == "auto":
             is_cuda = "NVIDIA" in jax.devices()[0].device_kind
             return partial(advance_kernel if is_cuda else advance_vector, program), "GPU kernel" if is_cuda else "xla"
-        return partial(advance_xla, made, watch), "xla"
+        return partial(advance_xla, setting, watch), "xla"
 
     def _record(
         self,
@@ -145,7 +136,7 @@ class OverlapSGD(AbstractDescription):
         Q, M, a = (np.stack(column, axis=1) for column in zip(*progress.saved, strict=True))
         stopped = np.asarray(progress.stopped)[:, None] < plan.steps[None, : Q.shape[1]]
         lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
-        # What an interruption left out is missing, not diverged.
+        # Save points after an interruption are missing; their replicas have not diverged.
         missing = len(plan.steps) - Q.shape[1]
         Q, M, a = (
             np.pad(blanked(lost | stopped, x), [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
@@ -154,46 +145,47 @@ class OverlapSGD(AbstractDescription):
         risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
         ended = Status.UNFINISHED if missing else Status.DONE
         status = np.where(stopped.any(axis=1), Status.STOPPED, np.where(lost.any(axis=1), Status.DIVERGED, ended))
-        steps = np.asarray(progress.run.crossing)
-        crossed = np.where(steps >= 0.0, training.clock(problem).time(steps), np.nan)
-        never = np.full((plan.replicas, 1 + problem.k), np.nan)
-        if watch.risk is not None:
-            never[:, 0], crossed = crossed[:, 0], crossed[:, 1:]
-        if watch.overlaps:
-            never[:, 1:] = crossed
+        times = watch.times(progress.run.crossing, problem.k, training.clock(problem))
         none = np.zeros_like(risk)
         name = f"{chosen.name}; steps: {engine}"
-        return Record(Q, M, a, risk, error, none, status.astype(np.int8), never[:, 0], never[:, 1:], name, interrupted)
+        return Record(Q, M, a, risk, error, none, status.astype(np.int8), *times, name, interrupted)
 
 
 class _Progress:
-    """Where a run stands: the step, the replicas, what was saved; on disk too, when the plan asks for it."""
+    """The progress of a run: step, replicas and saved points; also on disk, when the plan has a checkpoint."""
 
-    def __init__(self, plan: Plan, made: Setting, run: Run, step: int, saved: list[Any], stopped: np.ndarray):
-        self.plan, self.made, self.run, self.step, self.saved, self.stopped = plan, made, run, step, saved, stopped
+    def __init__(self, plan: Plan, setting: Setting, run: RunState, step: int, saved: list[Any], stopped: np.ndarray):
+        self.plan, self.setting, self.run, self.step, self.saved, self.stopped = (
+            plan,
+            setting,
+            run,
+            step,
+            saved,
+            stopped,
+        )
         self.pace = Pace()
 
     @classmethod
-    def at(cls, plan: Plan, made: Setting, run: Run) -> "_Progress":
-        """The start, or the place that was kept on disk."""
+    def at(cls, plan: Plan, setting: Setting, run: RunState) -> "_Progress":
+        """The progress at the start, or the one that a checkpoint kept."""
         kept = plan.checkpoint.load() if plan.checkpoint is not None else None
         if kept is None:
             never = np.full(plan.replicas, np.inf)
-            return cls(plan, made, run, 0, [jax.device_get(_measured(made, run))], never)
+            return cls(plan, setting, run, 0, [jax.device_get(_measured(setting, run))], never)
         names = iter(sorted(name for name in kept if name.startswith("run")))
         run = jax.tree.map(lambda leaf: kept[next(names)], run)
-        saved = [_Saved(*each) for each in zip(kept["Q"], kept["M"], kept["a"], strict=True)]
-        return cls(plan, made, run, int(kept["step"]), saved, kept["stopped"])
+        saved = [_Saved(*row) for row in zip(kept["Q"], kept["M"], kept["a"], strict=True)]
+        return cls(plan, setting, run, int(kept["step"]), saved, kept["stopped"])
 
     def keep(self) -> None:
-        """Write the place to disk."""
+        """Write the progress to the checkpoint."""
         assert self.plan.checkpoint is not None
         leaves = {f"run{n:02}": np.asarray(leaf) for n, leaf in enumerate(jax.tree.leaves(self.run))}
-        saved = {name: np.stack([getattr(each, name) for each in self.saved]) for name in _Saved._fields}
+        saved = {name: np.stack([getattr(overlaps, name) for overlaps in self.saved]) for name in _Saved._fields}
         self.plan.checkpoint.save(leaves | saved | {"step": self.step, "stopped": self.stopped})
 
     def forward(self, advance: Advance) -> None:
-        """About half a second of work, and not beyond the next save point."""
+        """Advance by about half a second of work, but not beyond the next save point."""
         after = int(self.plan.steps[len(self.saved)])
         last = min(self.step + self.pace.steps, after)
         active = np.flatnonzero(np.isinf(self.stopped))
@@ -202,7 +194,7 @@ class _Progress:
                 self._advance(advance, active, last)
         self.step = last if active.size else after
         if self.step == after:
-            self.saved.append(jax.device_get(_measured(self.made, self.run)))
+            self.saved.append(jax.device_get(_measured(self.setting, self.run)))
         self.plan.progress(self.step / int(self.plan.steps[-1]))
         if self.plan.checkpoint is not None and self.plan.checkpoint.is_due:
             self.keep()
@@ -212,7 +204,7 @@ class _Progress:
         if active.size == self.plan.replicas:
             self.run = jax.block_until_ready(advance(self.run, first, last_step))
         else:
-            # Compiled code has a shape: the replicas still running are filled up to a power of two.
+            # Few compiled shapes are needed when the running replicas are padded to a power of two.
             width = min(self.plan.replicas, 1 << (active.size - 1).bit_length())
             members = np.resize(active, width)
             part = jax.tree.map(lambda x: x[members], self.run)
@@ -234,13 +226,13 @@ def _replaced(x: np.ndarray, where: np.ndarray, values: np.ndarray) -> np.ndarra
 
 
 @eqx.filter_jit
-def _begin(made: Setting, watch: Watch, starts: Overlaps, keys: Array, thresholds: Any) -> Run:
-    def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> Run:
-        state = start(made, Overlaps(Q, M, starts.P, a))
+def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresholds: Any) -> RunState:
+    def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> RunState:
+        state = start(setting, Overlaps(Q, M, starts.P, a))
         words = jax.random.key_data(purpose_key(key, Purpose.OVERLAPS))
-        before = jnp.full(watch.size(made), -1.0)
-        crossing = watch.crossed(made, state, thresholds, before, 0.0)
-        return Run(state, jnp.sqrt(jnp.diagonal(Q)), thresholds, words.astype(jnp.uint32), crossing)
+        before = jnp.full(watch.size(setting.problem.k), -1.0)
+        crossing = crossed(setting, watch, state, thresholds, before, 0.0)
+        return RunState(state, jnp.sqrt(jnp.diagonal(Q)), thresholds, words.astype(jnp.uint32), crossing)
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
@@ -254,9 +246,9 @@ class _Saved(NamedTuple):
 
 
 @eqx.filter_jit
-def _measured(made: Setting, run: Run) -> _Saved:
+def _measured(setting: Setting, run: RunState) -> _Saved:
     def one(state: State) -> _Saved:
-        overlaps = overlaps_of(made, state)
+        overlaps = overlaps_of(setting, state)
         return _Saved(overlaps.Q, overlaps.M, overlaps.a)
 
     return jax.vmap(one)(run.state)

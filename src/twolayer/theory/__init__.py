@@ -1,4 +1,4 @@
-"""Limiting accounts of training."""
+"""Theories: descriptions of training in a limit of high dimension, large batches or infinite width."""
 
 from twolayer.theory.batch_map import BatchMap as BatchMap
 from twolayer.theory.dmft import DMFT as DMFT

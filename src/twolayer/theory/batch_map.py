@@ -1,8 +1,8 @@
-r"""The deterministic map that SGD on large batches follows: gradient descent on the risk, and the noise of a batch.
+r"""The deterministic map of SGD with large batches: gradient descent on the risk, and the noise of a batch.
 
 Write the student as :math:`W = \hat M E^\star + L E^\perp` with orthonormal rows :math:`E^\star`, spanning the target,
 and :math:`E^\perp`. In these coordinates the mean of a step is a step of gradient descent on the population risk, and
-what a batch adds outside every known direction is a matrix whose square is known. Nothing is inverted.
+the part that a batch adds in new directions is a matrix whose square is known. No matrix is inverted.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.core.pace import Pace
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
 from twolayer.problem import Overlaps, Problem
@@ -24,19 +24,18 @@ from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
 from twolayer.theory.motion.scope import refusal
-from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
 NEEDED = ("excess_risk", "phi_hd")
-# Replicas that are followed side by side: more would need memory for the points of an engine.
+# Replicas computed at once, which bounds the memory for the points of an engine.
 TOGETHER = 256
 
 
 class Frame(NamedTuple):
-    """The rows of the weights in an orthonormal frame; those of the velocity come first where there is momentum."""
+    """The rows of the weights in an orthonormal frame; with momentum, those of the velocity come first."""
 
     M: Float[Array, "rows k"]  # coordinates within the target's span
-    L: Float[Array, "rows rows"]  # coordinates outside
+    L: Float[Array, "rows rows"]  # coordinates outside of the target's span
     a: Float[Array, " p"]
 
 
@@ -86,11 +85,11 @@ def map_step(
     Parameters
     ----------
     problem, training
-        What is learned, and how.
+        The problem and its training.
     engine
         The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``.
     P, lengths, frame
-        Target-target overlaps, initial lengths of the rows, and where the weights are.
+        Target-target overlaps, initial lengths of the rows, and the current weights.
     finite
         Whether Q follows its exact conditional mean at finite d and :math:`n_b` instead: the bracket is then
 
@@ -153,7 +152,7 @@ def map_step(
 
 
 def regime(problem: Problem, training: SGD) -> str:
-    r"""The limit that a batch size and learning rate are closest to, in words.
+    r"""The limit to which the batch size and learning rate are closest, in words.
 
     Per step and unit, the drift is of order :math:`\gamma_d/p`; relative to it the noise of the batch is of order
     :math:`\gamma/p`, and the square of the drift of order :math:`\gamma_d/p`, with
@@ -174,8 +173,8 @@ def regime(problem: Problem, training: SGD) -> str:
     return "population gradient descent: giant steps with little noise"
 
 
-class _Run(NamedTuple):
-    """One replica on its way."""
+class _RunState(NamedTuple):
+    """The current state of a replica; arrays of several replicas have them along the first axis."""
 
     frame: Frame
     lengths: Any
@@ -240,7 +239,7 @@ class BatchMap(AbstractDescription):
             blanked(lost, x) for x in (Q, M, a, risk, result.error[3], largest(*result.error[:3]))
         )
         status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        times = as_times(crossings[0], training.clock(problem))
+        times = Watch.of(plan).times(crossings[0], problem.k, training.clock(problem))
         return Record(Q, M, a, risk, risk_error, error, status, *times, engine.name)
 
     def _follow(
@@ -263,23 +262,23 @@ class BatchMap(AbstractDescription):
 @eqx.filter_jit
 def _begin(
     engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, starts: Overlaps, thresholds: Any
-) -> _Run:
-    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _Run:
+) -> _RunState:
+    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
         frame = frame_of(Overlaps(Q, M, P, a), training.has_momentum)
-        return _Run(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(1 + problem.k, -1.0))
+        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(watch.size(problem.k), -1.0))
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
 
 
-def _for_each(function: Callable[[_Run], Any], run: _Run) -> Any:
+def _for_each(function: Callable[[_RunState], Any], run: _RunState) -> Any:
     return jax.lax.map(function, run, batch_size=min(TOGETHER, len(run.crossing)))
 
 
 @eqx.filter_jit
 def _measured(
-    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState
 ) -> tuple[Array, Array, Array, Array]:
-    def one(run: _Run) -> tuple[Array, Array, Array, Array]:
+    def one(run: _RunState) -> tuple[Array, Array, Array, Array]:
         overlaps = overlaps_of(run.frame, P)
         risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
         return overlaps.Q, overlaps.M, overlaps.a, risk
@@ -288,10 +287,12 @@ def _measured(
 
 
 @eqx.filter_jit
-def _watched(engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _Run, last: Any) -> _Run:
-    """After the last step there is no other that would look back at it."""
+def _watched(
+    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState, last: Any
+) -> _RunState:
+    """The run with thresholds that are reached at its last step; a step checks the state before it only."""
 
-    def one(run: _Run) -> _Run:
+    def one(run: _RunState) -> _RunState:
         overlaps = overlaps_of(run.frame, P)
         risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
         return run._replace(crossing=watch.crossed(overlaps, risk, run.thresholds, run.crossing, last))
@@ -307,14 +308,14 @@ def _advance(
     training: SGD,
     P: Array,
     watch: Watch,
-    run: _Run,
+    run: _RunState,
     first: Any,
     last: Any,
-) -> _Run:
-    """All replicas from one step to another."""
+) -> _RunState:
+    """Advance all replicas from one step to another."""
 
-    def one(run: _Run) -> _Run:
-        def step(number: Array, run: _Run) -> _Run:
+    def one(run: _RunState) -> _RunState:
+        def step(number: Array, run: _RunState) -> _RunState:
             frame, risk = map_step(problem, training, engine, P, run.lengths, run.frame, finite)
             before = overlaps_of(run.frame, P)
             crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))

@@ -1,4 +1,4 @@
-"""Dynamical mean-field theory: training on samples that come back, as d and their number grow together."""
+"""Dynamical mean-field theory: training on reused samples, as d and the number of samples grow together."""
 
 from typing import Any, NamedTuple
 
@@ -26,12 +26,12 @@ from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import largest
-from twolayer.theory.reuse.frame import Path, follow, gradients_per_step
+from twolayer.theory.reuse.frame import FramePath, follow, gradients_per_step
 from twolayer.theory.reuse.sobol import Net, scrambled_net
 from twolayer.theory.reuse.typical_samples import Layout, coordinates_needed, make_cloud
 from twolayer.training import SGD
 
-# A batch much smaller than d is another limit, that of the ODE.
+# Batches that are smaller than this fraction of d belong to another limit, that of the ODE.
 LEAST_RATIO = 0.05
 MAX_NUMBERS = 2**30  # in the coordinates and traces of one cloud
 MAX_COORDINATES = 21_201  # of Sobol's sequence
@@ -45,10 +45,10 @@ class DMFT(AbstractDescription):
         h^t = \vartheta^t + \sum_{s<t} R(t, s)\,g^s, \qquad g^t = \partial_h \tfrac12 (s(h^t) - y)^2, \qquad
         \mathrm{Cov}(\vartheta^t, \vartheta^s) = C(t, s) = W^t W^{s T}
 
-    The fields of a sample that is used again are not those of a fresh one: they remember its own gradients through the
-    response R of the weights, and the overlaps are no longer Markov. Both kernels follow from averages over this
-    process; see `twolayer.theory.reuse.frame` for the equations, in which no covariance is inverted and no kink is
-    special.
+    The fields of a sample that is used again differ from those of a fresh one: they depend on its earlier gradients
+    through the response R of the weights, and the overlaps are no longer Markov. Both kernels follow from averages over
+    this process; see `twolayer.theory.reuse.frame` for the equations, which invert no covariance and need no special
+    treatment of kinks.
 
     Full batches and mini-batches of a fixed set (`Reused`; drawn with replacement, so that a sample is in a batch a
     number of times that has Poisson's law), batches used several times in a row (`Repeated`), look-ahead
@@ -73,7 +73,7 @@ class DMFT(AbstractDescription):
     scramblings
         The number of independent clouds.
     seed
-        Another seed scrambles otherwise.
+        The seed of the scramblings.
     """
 
     samples: int = static(count("samples", low=2**10, high=2**34), default=2**19)
@@ -108,21 +108,21 @@ class DMFT(AbstractDescription):
         nets, layout, share = self._nets(problem, training, steps)
         size = training.set_size(problem) or training.samples_per_step(problem)
         alpha = np.asarray(size / problem.d)
-        made, methods = as_data((problem, phases))
+        problem_data, methods = as_data((problem, phases))
         rows: list[list[_Seen]] = []
         for net in nets:
-            cloud = make_cloud(made, plan.starts.P, layout, share, net, self.log2_points)
+            cloud = make_cloud(problem_data, plan.starts.P, layout, share, net, self.log2_points)
             rows.append([])
             for replica in range(plan.replicas):
                 start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
-                path = follow(made, methods, firsts, alpha, start, cloud, steps)
+                path = follow(problem_data, methods, firsts, alpha, start, cloud, steps)
                 rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
                 plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
-        clouds = [_Seen(*(np.stack(x) for x in zip(*each, strict=True))) for each in rows]
+        clouds = [_Seen(*(np.stack(x) for x in zip(*replicas, strict=True))) for replicas in rows]
         return self._record(problem, training, plan, clouds)
 
     def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
-        """The nets of all clouds, the frame, and the part of the set that is in a batch (None: all of it)."""
+        """The nets of all clouds, the frame, and the fraction of the set that is in a batch (None for all of it)."""
         layout = Layout(problem.k, problem.p, gradients_per_step(training) * (steps + 1))
         share = None
         if training.has_fixed_set and training.batch_size is not None:
@@ -152,10 +152,12 @@ class DMFT(AbstractDescription):
         def risks(variant: Chosen, seen: _Seen) -> np.ndarray:
             return np.asarray(_risks(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
 
-        # How the overlaps scatter is how the risk does; for that one variant of the engine is enough.
+        # The scatter of the risk follows from that of the overlaps; one variant of the engine is enough for it.
         variants = engine.variants()
-        found = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
-        risk, engine_error = (np.asarray(each["excess_risk"]) for each in (found.value, found.error))
+        risk_estimate = engine.combine(tuple({"excess_risk": risks(variant, mean)} for variant in variants))
+        risk, engine_error = (
+            np.asarray(estimate["excess_risk"]) for estimate in (risk_estimate.value, risk_estimate.error)
+        )
         scatter = by_scatter(tuple(risks(variants[0], seen) for seen in clouds)).error
         risk_error = np.maximum.accumulate(scatter + engine_error, axis=1)
         overlap_error = largest(spread.Q, spread.M, spread.a)
@@ -172,7 +174,7 @@ class DMFT(AbstractDescription):
 
 
 class _Seen(NamedTuple):
-    """What is kept of a path, at the save points."""
+    """The saved part of a path, at the save points."""
 
     Q: Any
     M: Any
@@ -182,7 +184,7 @@ class _Seen(NamedTuple):
     R: Any
 
 
-def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
+def _seen(problem: Problem, training: SGD, path: FramePath, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
     """Overlaps and kernels of a path at the save points."""
     p, k = problem.p, problem.k
     B = np.asarray(path.B)[steps]
@@ -196,9 +198,9 @@ def _seen(problem: Problem, training: SGD, path: Path, P: np.ndarray, steps: np.
 
 
 def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """What multiplied by the factor gives the rows: noise of a weight in terms of noise of the gradients.
+    """The rows times the inverse of the factor: the noise of weights in terms of the noise of gradients.
 
-    A gradient that added nothing of its own has no pivot, and no response is ascribed to it.
+    A gradient that lies in the span of earlier ones has no pivot, and its response is zero.
     """
     from scipy.linalg import solve_triangular
 
@@ -209,7 +211,7 @@ def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
 
 @eqx.filter_jit
 def _risks(engine: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Array:
-    """The excess risk at overlaps (rows, times, ...)."""
+    """The excess risk at overlaps with the leading axes (rows, times)."""
 
     def one(row: tuple[Array, Array, Array]) -> Array:
         return engine.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
@@ -219,7 +221,7 @@ def _risks(engine: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -
 
 
 def _refusal(problem: Problem, training: SGD) -> str:
-    """Why the theory does not hold; empty if it does."""
+    """Why the theory does not apply; empty if it does."""
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
     if not isinstance(problem.loss, Square):
@@ -240,7 +242,7 @@ def _refusal(problem: Problem, training: SGD) -> str:
 
 
 def turns_with_the_inputs(training: SGD) -> bool:
-    """Whether a step from turned weights is the turned step: tried out on random numbers."""
+    """Whether a step commutes with rotations of the inputs, tested on random numbers."""
     from twolayer.core.precision import double
 
     rng, p, n = np.random.default_rng(0), 2, 5

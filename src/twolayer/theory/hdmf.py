@@ -1,4 +1,4 @@
-"""The limit of infinite width and dimension: particles in the few directions of the target."""
+"""The mean-field limit of infinite width and dimension: particles in the directions of the target."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from twolayer.theory.motion.particles import (
 )
 from twolayer.training import SGD
 
-# Numbers held at once: a block of particles at all points stays within the caches of a core.
+# Numbers in memory at once: a block of particles at all points fits the caches of a core.
 BLOCK = 2**17
 # Numbers in one evaluation above which coarser rules are not padded to the size of the finest: running them costs more
 # than compiling each.
@@ -32,7 +32,7 @@ LARGE = 2**20
 
 
 class FieldLandscape(AbstractLandscape):
-    r"""The risk of particles whose parts outside of the target's span are all orthogonal to one another.
+    r"""The risk of particles whose parts outside of the target's span are orthogonal to each other.
 
     With independent standard normals :math:`\gamma \in R^k`, :math:`\lambda^\star = P^{1/2}\gamma`, and the smoothed
     activation :math:`\bar\sigma(u, s) = E_\xi[\sigma(u + s\xi)]`,
@@ -58,11 +58,11 @@ class FieldLandscape(AbstractLandscape):
 
     @property
     def _block(self) -> int:
-        """Particles in a block."""
+        """The number of particles in a block."""
         return max(1, min(self.number, BLOCK // (self.rule.weights.shape[0] * self.smoothing.nodes)))
 
     def _in_blocks(self, x: Array) -> Array:
-        """Along a first axis of blocks, filled up with particles at zero, whose output weights vanish as well."""
+        """The array with a first axis of blocks, padded with particles at zero, whose output weights vanish."""
         missing = -len(x) % self._block
         filled = jnp.concatenate([x, jnp.zeros((missing, *x.shape[1:]), x.dtype)])
         return filled.reshape(-1, self._block, *x.shape[1:])
@@ -79,7 +79,7 @@ class FieldLandscape(AbstractLandscape):
         return self.rule.values - total / self.number
 
     def _along(self, b: Float[Array, "block k"]) -> Float[Array, "block points"]:
-        # Written out over the k components: a product with so few columns would not be fused with what follows.
+        # Written as a sum over the k components, which XLA fuses with later operations, unlike a matrix product.
         points = self.rule.points
         terms = [b[:, r][:, None] * points[:, r][None, :] for r in range(points.shape[1])]
         return sum(terms[1:], start=terms[0])
@@ -96,7 +96,7 @@ class FieldLandscape(AbstractLandscape):
         return self.force_of(particles, self.residual(particles), with_a)
 
     def force_of(self, particles: Particles, residual: Float[Array, " points"], with_a: bool) -> Particles:
-        """The forces of a residual that is given at the points."""
+        """The forces from given values of the residual at the points."""
         weighted = self.rule.weights * residual
         shares = weighted[:, None] * self.rule.points
 
@@ -112,7 +112,7 @@ class FieldLandscape(AbstractLandscape):
 
 
 def field_landscapes(problem: Problem, number: int, rtol: float) -> Landscapes:
-    """The landscape of the problem for so many particles, with the variants that judge it."""
+    """The landscape of the problem for a number of particles, with the variants that give its error."""
     points = over_target(problem, rtol, padded=True)
     first = points.members[0]
     is_large = number * len(first.rule.weights) * first.smoothing.nodes > LARGE
@@ -137,25 +137,25 @@ class HDMF(AbstractDescription):
         \dot a_i = \kappa\,E[r\,\bar\sigma_{q_i}(u_i)], \qquad
         r = f(\lambda^\star) - \frac1n \sum_i a_i\,\bar\sigma_{q_i}(u_i)
 
-    averages over the k fields :math:`\lambda^\star \sim N(0, P)` alone. The risk is
+    with averages over the k fields :math:`\lambda^\star \sim N(0, P)`. The risk is
     :math:`\frac12 E[r^2] + \frac\Delta2`; weight decay and the sphere act as in `velocity`. See
     :cite:t:`arnaboldi2023`, and :cite:t:`mei2018`, :cite:t:`chizat2018` for the mean-field picture.
 
     The particles are the p units of the student, so that this compares with `SaadSolla` from the same start. The risks
     differ by :math:`O(1/p)` (the pair of a unit with itself, correlations between units), :math:`O(\gamma/p)` (the
     variance of the gradient) and :math:`O(1/d)` (what units share by chance outside of the target's span). The theorem
-    allows :math:`O(1/\sqrt p)` and :math:`O(1/\sqrt d)`, which is what a start drawn anew from its law makes.
+    allows :math:`O(1/\sqrt p)` and :math:`O(1/\sqrt d)`, the size of the change from one random start to another.
 
     Parameters
     ----------
     particles
-        How many of them; the student's own units when None. Otherwise the student's units are joined by those of
-        further students drawn from the law of the start, until there are at least so many: they move in the field of
-        all, towards the limit :math:`p = \infty`. The result then holds Q, M and a of the student's own units, the risk
+        The number of particles; by default the units of the student. Otherwise the units of further students, drawn
+        from the law of the start, are added until there are at least this many: all move in their common field, which
+        approaches the limit :math:`p = \infty`. The result then holds Q, M and a of the units of the student, the risk
         of all particles together, and ``particle_a``, ``particle_M``, ``particle_q`` (dimension ``particle``, the
         student's units first).
     rtol, atol
-        Tolerances of the integrator per step. Averages that are themselves approximate set a coarser floor.
+        Tolerances of the integrator per step; raised to the accuracy of averages that are themselves approximate.
     accuracy
         The relative accuracy for which rules over the target's fields are sized; the reported error is measured.
     max_steps

@@ -1,4 +1,4 @@
-"""The limit of infinite width at finite dimension: particles that share directions by chance."""
+"""The mean-field limit of infinite width at finite dimension: particles with random directions."""
 
 import dataclasses
 from typing import Any
@@ -45,9 +45,10 @@ class PairLandscape(AbstractLandscape):
         Q_{ij}(\rho) = b_i \cdot b_j + s_i s_j\,\big(\delta_{ij} + (1 - \delta_{ij})\,\rho\big), \qquad
         \mathrm{density}(\rho) \propto (1 - \rho^2)^{(d - k - 3)/2}
 
-    with the risk :math:`R(\Omega)` of the student at given overlaps. One cosine may stand for those of all pairs at
-    once, since no term contains two of them; the overlaps then need not be those of any vectors. The forces are the
-    gradient of this one function. A target that no engine takes pair by pair is averaged over its k fields: ``target``.
+    with the risk :math:`R(\Omega)` of the student at given overlaps. One cosine may replace those of all pairs at
+    once, since no term contains two of them; such overlaps need not belong to any vectors. The forces are the
+    gradient of this one function. A target that no engine covers pair by pair is averaged over its k
+    fields, by ``target``.
     """
 
     engine: Chosen
@@ -77,7 +78,7 @@ class PairLandscape(AbstractLandscape):
         def gradient(rho: Array) -> Particles:
             if with_a:
                 return jax.grad(self._risk_at)(particles, rho)
-            # The derivative in a alone needs the averages themselves, which cost more than their derivatives.
+            # Only the derivative in a needs the averages themselves, which cost more than their derivatives.
             a, b, s = particles
             moved = jax.grad(lambda b, s: self._risk_at(Particles(a, b, s), rho), argnums=(0, 1))(b, s)
             return Particles(jnp.zeros_like(a), *moved)
@@ -91,7 +92,7 @@ class PairLandscape(AbstractLandscape):
 
 
 def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
-    """The landscape of the problem for so many particles, with the variants that judge it."""
+    """The landscape of the problem for a number of particles, with the variants that give its error."""
     wide = Problem(problem.target, Student(number, problem.student.activation), problem.inputs)
     target: OverTarget | None = None
     try:
@@ -102,7 +103,7 @@ def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
         engine = _by_pairs(auto).choose(wide, ("excess_risk",))
     dimension = problem.d - problem.k
     order = cosine_order(dimension, auto.rtol)
-    # In one dimension the rule is exact, and nothing coarser judges it.
+    # In one dimension the rule is exact, so that no coarser rule is needed for its error.
     orders = (order, *coarser_orders(order)) if dimension > 1 else (order,)
     rules = [cosine_rule(n, dimension).padded(order if dimension > 1 else 2) for n in orders]
     members = () if target is None else tuple(FieldLandscape(*member, number) for member in target.members)
@@ -120,16 +121,16 @@ def pair_landscapes(problem: Problem, number: int, auto: Auto) -> Landscapes:
         finest, rest = results[0], results[1:]
         value, error = finest, jax.tree.map(lambda x: 0.0 * abs(x), finest)
         for group, combine_group in zip(others, combine, strict=True):
-            own, rest = rest[: len(group)], rest[len(group) :]
+            group_results, rest = rest[: len(group)], rest[len(group) :]
             if combine_group is not None:
-                part = combine_group((finest, *own))
+                part = combine_group((finest, *group_results))
                 value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, finest)
                 error = jax.tree.map(lambda total, x: total + x, error, part.error)
         return Estimate(value, error)
 
     name = f"{engine.name}; {rules[0].size} cosines" + (f"; target: {target.name}" if target else "")
     rtol = max(engine.rtol, target.rtol if target else 0.0)
-    return Landscapes((first, *(each for group in others for each in group)), combined, rtol, name)
+    return Landscapes((first, *(landscape for group in others for landscape in group)), combined, rtol, name)
 
 
 def _by_pairs(auto: Auto) -> Auto:
@@ -138,7 +139,7 @@ def _by_pairs(auto: Auto) -> Auto:
 
 
 def _without_target(problem: Problem) -> Problem:
-    """The same student, and a target that is zero: a sum of units of no weight."""
+    """The problem with a target of zero, as a sum of units whose weights vanish."""
     silent = Committee(problem.k, problem.student.activation, second_layer=np.zeros(problem.k))
     return Problem(silent, problem.student, problem.inputs)
 
@@ -155,7 +156,7 @@ class MeanField(AbstractDescription):
               \dot a_i = \kappa\,E_\Xi[\chi_i(\tilde\Omega)], \qquad R = E_\Xi[R(\tilde\Omega)]
 
     This is the flow of particles (a, w) in all d dimensions, reduced by its symmetry: the average over directions is
-    made once and for all, and k + 2 numbers per particle remain. It holds for starts that are rotationally invariant
+    computed in advance, and k + 2 numbers per particle remain. It holds for starts that are rotationally invariant
     outside of the target's span (a given Q enters by its diagonal). See :cite:t:`arnaboldi2023`.
 
     The particles are the p units of the student; the distance from `SaadSolla` is then :math:`O(1/p)` and
@@ -164,9 +165,9 @@ class MeanField(AbstractDescription):
     Parameters
     ----------
     particles
-        How many of them, as in `HDMF`.
+        The number of particles, as in `HDMF`.
     rtol, atol
-        Tolerances of the integrator per step. Averages that are themselves approximate set a coarser floor.
+        Tolerances of the integrator per step; raised to the accuracy of averages that are themselves approximate.
     max_steps
         Steps of the integrator after which it gives up.
     engine

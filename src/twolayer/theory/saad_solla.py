@@ -28,7 +28,7 @@ class OverlapFlow(AbstractFlow):
     engine: Chosen
     P: Float[Array, "k k"]
     variance: float
-    pace: Any = 1.0  # of the clock: time goes by so much faster than in units of p d / learning_rate samples
+    pace: Any = 1.0  # factor of the velocity; at 1 the unit of time is p d / learning_rate samples
 
     def _overlaps(self, state: tuple[Array, Array, Array]) -> Overlaps:
         return Overlaps(state[0], state[1], self.P, state[2])
@@ -64,7 +64,7 @@ class OverlapFlow(AbstractFlow):
 
     @property
     def interpolates(self) -> bool:
-        # Averages known to few digits are costly, and set the error: steps are as long as it allows.
+        # Averages over points are expensive and limit the accuracy, so steps are as long as the tolerance allows.
         return self.is_coarse
 
 
@@ -86,7 +86,7 @@ class SaadSolla(AbstractDescription):
     Parameters
     ----------
     rtol, atol
-        Tolerances of the integrator per step. Engines that are themselves approximate set a coarser floor.
+        Tolerances of the integrator per step; raised to the accuracy of engines that are themselves approximate.
     variance
         Whether the variance term is kept; without it this is gradient flow.
     max_steps
@@ -111,7 +111,7 @@ class SaadSolla(AbstractDescription):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The moments in the equations: gradient flow does without the averages over four fields."""
+        """The moments in the equations; gradient flow needs no averages over four fields."""
         return MOMENTS if self.variance else tuple(name for name in MOMENTS if name != "phi_hd")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
@@ -140,13 +140,13 @@ class SaadSolla(AbstractDescription):
         return OverlapFlow(problem, training, engine, P, float(self.variance))
 
     def accuracy(self, engine: Chosen) -> Accuracy:
-        """The tolerances of the integrator: not finer than averages that are themselves approximate."""
+        """The tolerances of the integrator, raised to the accuracy of averages that are themselves approximate."""
         return Accuracy(self.rtol, self.atol, self.max_steps).at_least(engine.rtol)
 
     def trajectory(
         self, engine: Chosen, problem: Problem, training: SGD, start: Overlaps, times: Float[Array, " times"]
     ) -> Solution:
-        """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse)."""
+        """The solution from one start at the given times, as pure JAX that can be mapped and differentiated."""
         flow = self.flow(engine, problem, training, start.P)
         return trajectory(flow, as_state(start), times, self.accuracy(engine))
 
@@ -159,5 +159,5 @@ class SaadSolla(AbstractDescription):
 
 
 def _nudged(starts: Overlaps) -> Any:
-    """Moves states by rounding, one way or the other."""
+    """A function that moves the starts by the size of rounding, in the direction of a sign."""
     return lambda _, sign: as_state(nudged(starts, sign))

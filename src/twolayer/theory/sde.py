@@ -16,7 +16,7 @@ from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, blanked, is_alive
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
@@ -24,8 +24,8 @@ from twolayer.specification.registry import register
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.paths import (
     Kept,
-    Path,
-    Setting,
+    OverlapPath,
+    PathSetting,
     advance_xla,
     as_rows,
     from_rows,
@@ -34,14 +34,13 @@ from twolayer.theory.motion.paths import (
     written_out,
 )
 from twolayer.theory.motion.scope import refusal
-from twolayer.theory.motion.watch import Watch, as_times
 from twolayer.training import SGD
 
-# Paths on which the step is chosen and errors are measured; all of them when there are few and nothing is native.
+# Paths with which the step is chosen and errors are measured; all paths when there are few and none is native.
 PROBES, FEW = 8, 64
-# The error of the drift over the whole run that an automatic step may cause, in units of the scatter of a single path.
+# The largest error of the drift over the whole run at an automatic step, in units of the scatter of a single path.
 TOLERANCE = 1e-3
-# The coarsest step is the whole time over this number, the finest is so many halvings below.
+# The coarsest step is the whole time over the first number; the second is the largest number of halvings.
 FEWEST_STEPS, HALVINGS = 16, 16
 
 
@@ -54,12 +53,12 @@ class SDE(AbstractDescription):
     with the full covariance :math:`\Sigma` of what a sample adds to all entries together. On the sphere the noise is
     projected to the tangent space. At :math:`d \to \infty` the law of :math:`\sqrt d\,(X - X_{ODE})` is that of SGD;
     see :cite:t:`arnaboldi2023escaping` for phase retrieval, where the covariances between entries, which matter, were
-    left out. Replicas are paths. Where the exact process is affordable, `OverlapSGD` is to be preferred: it costs as
-    many steps as SGD, this one as many as the drift asks for, whatever d.
+    left out. Replicas are paths. Prefer the exact process `OverlapSGD` where it is affordable: it takes as many steps
+    as SGD, whereas the number of steps here depends on the drift and not on d.
 
-    Noise may push overlaps near the boundary of what is possible (:math:`Q^\perp \succeq 0`) across it. What is
-    negative is then cut off, and rows get their lengths back on the sphere; ``engine`` in the dataset says for how many
-    paths this happened.
+    Noise may push overlaps near the boundary of the possible ones (:math:`Q^\perp \succeq 0`) across it. The negative
+    part is then cut off, and rows on the sphere are rescaled to their lengths; the attribute ``engine`` of the dataset
+    says for how many paths this happened.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ class SDE(AbstractDescription):
         Whether the drift contains its terms of order 1/d (see `corrections`): the mean is then right to this order.
     noise
         ``"covariance"``: Gaussian noise by a factor of :math:`\Sigma`; ``"samples"``: the noise of a step is that of a
-        few fresh samples, scaled, which has the same covariance and takes no integral; ``"auto"`` takes the first where
+        few fresh samples, scaled, which has the same covariance and needs no integral; ``"auto"`` takes the first where
         :math:`\Sigma` is a formula.
     samples
         How many samples a step takes with ``noise="samples"``.
@@ -118,28 +117,34 @@ class SDE(AbstractDescription):
         samples = self.samples if self._takes_samples(problem) else 0
         engine = self.engine.choose(problem, MOMENTS if samples else (*MOMENTS, "covariance"))
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
-        # A step does not know d but for the size of its noise: one compilation serves every d.
+        # The dimension d enters a step through the amplitude of its noise only: one compilation serves every d.
         problem, training = as_data((without_dimension(problem), training))
         P = np.asarray(plan.starts.P, dtype=np.float64)
         fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
-        settings = [Setting(problem, training, variant, *fixed) for variant in engine.variants()]
+        settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
         program = self._program(settings[0])
-        # Few paths are cheaper to follow all again than to compile for another number of them.
+        # Following a few paths again costs less than compiling for another number of paths.
         is_few = program is None and plan.replicas <= FEW
         probes = begun if is_few else jax.tree.map(lambda x: x[:PROBES], begun)
 
-        def probe(made: Setting, dt: float, draws: int = 1, amplitude: float = scatter) -> tuple[np.ndarray, ...]:
-            own = program if made is settings[0] else None
-            own = own if own is None or draws == 1 else in_long_steps(made, own, draws)
-            advance = _driver(made, own, probes.words, draws)[0]
+        def probe(
+            setting: PathSetting, dt: float, draws: int = 1, amplitude: float = scatter
+        ) -> tuple[np.ndarray, ...]:
+            scalar_program = program if setting is settings[0] else None
+            scalar_program = (
+                scalar_program
+                if scalar_program is None or draws == 1
+                else in_long_steps(setting, scalar_program, draws)
+            )
+            advance = _driver(setting, scalar_program, probes.words, draws)[0]
             saved, interrupted = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
             if interrupted:
                 raise KeyboardInterrupt
             return _stacked(saved)
 
-        def with_risk(made: Setting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, np.asarray(_risk(made, *path)))
+        def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+            return (*path, np.asarray(_risk(setting, *path)))
 
         dt = self.dt
         if dt is None:
@@ -151,11 +156,11 @@ class SDE(AbstractDescription):
         saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress, plan.checkpoint)
         if interrupted and len(saved) < 2:
             raise KeyboardInterrupt
-        # The same noise with each variant of the engines, and in steps twice as long.
-        results = [with_risk(made, probe(made, float(dt))) for made in settings]
+        # Errors come from paths with the same noise: with each variant of the engines, and in steps twice as long.
+        results = [with_risk(setting, probe(setting, float(dt))) for setting in settings]
         coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
         probed = carried(engine.combine, results, [coarse])
-        # What is followed is the first variant; the best value is that of all of them.
+        # The paths use the first variant, whereas the best value combines all of them.
         apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
         errors = jax.tree.map(np.add, probed.error, apart)
         name = f"{engine.name}; steps: {driver}, dt = {float(dt):.3g}"
@@ -169,27 +174,27 @@ class SDE(AbstractDescription):
         except NotApplicable:
             return True
 
-    def _program(self, made: Setting) -> WrittenOut | None:
-        """The step on scalars, where it can be written out and is wanted."""
+    def _program(self, setting: PathSetting) -> WrittenOut | None:
+        """One step as a program on scalars; None where the backend or the problem excludes it."""
         if self.backend == "native" and not has_numba():
             raise NotApplicable("Native code needs numba installed.")
         if self.backend == "xla":
             return None
         try:
-            return written_out(made)
+            return written_out(setting)
         except Unsupported as missing:
             if self.backend == "native":
                 raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
             return None
 
 
-_Advance = Callable[[Path, Kept, int, int], Path]
+_Advance = Callable[[OverlapPath, Kept, int, int], OverlapPath]
 
 
-def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
-    """What carries paths along on this device, by the program if there is one, and its name."""
+def _driver(setting: PathSetting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
+    """The function that advances paths on this device, by the program if there is one, and its name."""
     if program is None:
-        return partial(_by_arrays, made, words, draws), "xla"
+        return partial(_by_arrays, setting, words, draws), "xla"
     on_cpu = jax.default_backend() == "cpu"
     if on_cpu and has_numba():
         step, name = partial(by_native, native(program, len(words))), "native"
@@ -199,43 +204,45 @@ def _driver(made: Setting, program: WrittenOut | None, words: Any, draws: int) -
         step, name = partial(by_vectors, program), "xla"
     rows = list(np.asarray(words).T)
 
-    def advance(path: Path, kept: Kept, first: int, last: int) -> Path:
+    def advance(path: OverlapPath, kept: Kept, first: int, last: int) -> OverlapPath:
         return from_rows(path, step(as_rows(path), as_rows(kept), rows, np.asarray(first), np.asarray(last)))
 
     return advance, name
 
 
 class _Begun(NamedTuple):
-    """Paths at their start, and what is theirs for ever."""
+    """Paths at their start, with their data that does not change."""
 
-    path: Path
+    path: OverlapPath
     lengths: Any
     thresholds: Any
     words: Any  # two words of a key for each path
 
 
 @eqx.filter_jit
-def _begin(made: Setting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
+def _begin(setting: PathSetting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> _Begun:
         words = jax.random.key_data(purpose_key(key, Purpose.PATHS)).astype(jnp.uint32)
-        overlaps = Overlaps(Q, M, jnp.asarray(made.P), a)
-        crossing = jnp.full(1 + M.shape[1], -1.0)
-        if made.watch.is_on:
-            risk = made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
-            crossing = made.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
-        return _Begun(Path(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
+        overlaps = Overlaps(Q, M, jnp.asarray(setting.P), a)
+        crossing = jnp.full(setting.watch.size(M.shape[1]), -1.0)
+        if setting.watch.is_on:
+            risk = setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
+            crossing = setting.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
+        return _Begun(OverlapPath(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
 
 def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
-    """Steps between save points, of dt at most; an even number, so that steps twice as long end there as well."""
+    """The number of steps between save points, of size dt at most; even, so that steps twice as long end there too."""
     return 2 * np.maximum(1, np.ceil(np.diff(times) / (2.0 * dt) * (1.0 - 1e-9))).astype(np.int64)
 
 
-def _by_arrays(made: Setting, words: Any, draws: int, path: Path, kept: Kept, first: int, last: int) -> Path:
+def _by_arrays(
+    setting: PathSetting, words: Any, draws: int, path: OverlapPath, kept: Kept, first: int, last: int
+) -> OverlapPath:
     numbers = (np.asarray(x) for x in (draws, first, last))
-    return jax.block_until_ready(advance_xla(made, path, kept, words, *numbers))
+    return jax.block_until_ready(advance_xla(setting, path, kept, words, *numbers))
 
 
 def _follow(
@@ -246,8 +253,8 @@ def _follow(
     amplitude: float,
     progress: Callable[[float], None] = lambda fraction: None,
     place: Place | None = None,
-) -> tuple[list[Path], bool]:
-    """The paths at the save points, with so many steps between them; whether they were interrupted."""
+) -> tuple[list[OverlapPath], bool]:
+    """The paths at the save points, with ``counts`` steps between them, and whether the run was interrupted."""
     points = np.concatenate([[0], np.cumsum(counts)])
     begin, path, saved = _resumed(place, begun)
     try:
@@ -267,26 +274,26 @@ def _follow(
     return saved, False
 
 
-def _keep(place: Place, step: int, path: Path, saved: list[Path]) -> None:
-    """Write to disk where the paths are, and where they were at the save points."""
+def _keep(place: Place, step: int, path: OverlapPath, saved: list[OverlapPath]) -> None:
+    """Write the current paths and those at the save points to the checkpoint."""
     now = {f"path {name}": np.asarray(x) for name, x in path._asdict().items()}
-    columns = zip(Path._fields, zip(*saved, strict=True), strict=True)
+    columns = zip(OverlapPath._fields, zip(*saved, strict=True), strict=True)
     place.save(
         now | {f"saved {name}": np.stack([np.asarray(x) for x in column]) for name, column in columns} | {"step": step}
     )
 
 
-def _resumed(place: Place | None, begun: _Begun) -> tuple[int, Path, list[Path]]:
-    """The step, the paths and the save points at which a killed run was; or those of the start."""
+def _resumed(place: Place | None, begun: _Begun) -> tuple[int, OverlapPath, list[OverlapPath]]:
+    """The step, the paths and the saved points of an earlier, killed run; those of the start if there was none."""
     kept = None if place is None else place.load()
     if kept is None:
         return 0, begun.path, [begun.path]
-    columns = [kept[f"saved {name}"] for name in Path._fields]
-    path = Path(*(kept[f"path {name}"] for name in Path._fields))
-    return int(kept["step"]), path, [Path(*row) for row in zip(*columns, strict=True)]
+    columns = [kept[f"saved {name}"] for name in OverlapPath._fields]
+    path = OverlapPath(*(kept[f"path {name}"] for name in OverlapPath._fields))
+    return int(kept["step"]), path, [OverlapPath(*row) for row in zip(*columns, strict=True)]
 
 
-def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _stacked(saved: list[OverlapPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q, M and a of all paths (paths, times, ...), NaN where they are not finite."""
     columns = ([np.asarray(x) for x in column] for column in zip(*((x.Q, x.M, x.a) for x in saved), strict=True))
     Q, M, a = (np.stack(column, axis=1) for column in columns)
@@ -296,10 +303,10 @@ def _stacked(saved: list[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @eqx.filter_jit
-def _risk(made: Setting, Q: Any, M: Any, a: Any) -> Array:
+def _risk(setting: PathSetting, Q: Any, M: Any, a: Any) -> Array:
     def one(row: tuple[Array, Array, Array]) -> Array:
-        overlaps = Overlaps(row[0], row[1], jnp.asarray(made.P), row[2])
-        return made.engine.parts(made.problem, overlaps, ("excess_risk",))["excess_risk"]
+        overlaps = Overlaps(row[0], row[1], jnp.asarray(setting.P), row[2])
+        return setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
 
     flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (Q, M, a))
     return jax.lax.map(one, flat, batch_size=64).reshape(a.shape[:2])
@@ -308,7 +315,7 @@ def _risk(made: Setting, Q: Any, M: Any, a: Any) -> Array:
 def _resolved(
     solve: Callable[[float], tuple[np.ndarray, ...]], total: float, finest: float, tolerance: float, method: str
 ) -> float:
-    """The first step, halved from a coarse one, at which the solution without noise is accurate; or the finest."""
+    """The first step size, halved from a coarse one, at which the solution without noise is accurate."""
     dt = total / FEWEST_STEPS
     # The error of the finer of two solutions, in units of their difference.
     share = 1.0 / 3.0 if method == "heun" else 1.0
@@ -318,7 +325,7 @@ def _resolved(
             break
         dt = 0.5 * dt
         fine = solve(dt)
-        # What has diverged in either tells nothing.
+        # Values that have diverged in either solution are left out.
         gaps = [np.nan_to_num(np.abs(x - y), nan=0.0) for x, y in zip(fine, coarse, strict=True)]
         if share * max(float(gap.max(initial=0.0)) for gap in gaps) <= tolerance:
             break
@@ -327,9 +334,9 @@ def _resolved(
 
 
 def _mean_distance(errors: np.ndarray) -> np.ndarray:
-    """The mean over probes at each time, over those that are there; infinite where none is.
+    """The mean over the finite probes at each time; infinite where there is none.
 
-    The mean distance of paths that share their noise bounds how far apart their laws are.
+    The mean distance of paths that share their noise bounds the distance of their laws.
     """
     there = ~np.isnan(errors)
     number = there.sum(axis=0)
@@ -337,7 +344,7 @@ def _mean_distance(errors: np.ndarray) -> np.ndarray:
 
 
 def _record(
-    engine: Chosen, problem: Problem, plan: Plan, saved: list[Path], errors: Any, name: str, interrupted: bool
+    engine: Chosen, problem: Problem, plan: Plan, saved: list[OverlapPath], errors: Any, name: str, interrupted: bool
 ) -> Record:
     Q, M, a = _stacked(saved)
     lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
@@ -354,5 +361,5 @@ def _record(
     if cut:
         name += f"; {cut} of {plan.replicas} paths cut off at the boundary of positive overlaps"
     overlap_error = np.where(np.isnan(risk), np.nan, error[None, :])
-    times = as_times(saved[-1].crossing)
+    times = Watch.of(plan).times(saved[-1].crossing, problem.k)
     return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, interrupted)

@@ -35,7 +35,7 @@ def ode_exit_times(
     Parameters
     ----------
     problem, training
-        What is learned, and how.
+        The problem and its training.
     starts, thresholds
         Overlaps along a leading axis, and one excess risk (or cosine) for each.
     until
@@ -59,29 +59,29 @@ def ode_exit_times(
 
     def follow(variant: Chosen, looser: float) -> np.ndarray:
         flow = description.flow(variant, problem, training, starts.P)
-        asked = as_state(starts), span, accuracy.looser(looser), thresholds
-        times = [np.asarray(passages(flow, *asked, direction)) for direction in directions]
+        arguments = as_state(starts), span, accuracy.looser(looser), thresholds
+        times = [np.asarray(passages(flow, *arguments, direction)) for direction in directions]
         return np.fmin.reduce(times)  # NaN only where no direction is reached
 
     results = tuple(follow(variant, 1.0) for variant in variants)
     combined = engine.combine(results)
     change = np.abs(results[0] - follow(variants[0], LOOSER))
-    # The largest over all starts: for one of them the two solutions may agree by accident.
+    # The largest difference over all starts is used, since for one start the two solutions may agree by accident.
     loose = np.max(change, where=np.isfinite(change), initial=0.0)
     return Estimate(np.asarray(combined.value), np.asarray(combined.error) + loose)
 
 
 class FixedPoint(NamedTuple):
-    """An end of the symmetric dynamics of phase retrieval: all neurons alike up to sign."""
+    """A fixed point of phase retrieval at which all neurons are equal up to sign."""
 
     m: float  # overlap of every neuron with the target
     q: float  # overlap of any two neurons
     excess_risk: float
-    is_stable: bool  # also against perturbations that tell the neurons apart
+    is_stable: bool  # also against perturbations under which neurons differ
 
 
 def fixed_point(p: int, learning_rate: float, noise: float) -> FixedPoint:
-    r"""Where phase retrieval on the sphere ends when all neurons leave the saddle alike.
+    r"""The fixed point of phase retrieval on the sphere when all neurons leave the saddle in the same way.
 
     .. math:: M_j = m, \qquad Q_{jl} = q \quad (j \ne l), \qquad \dot m = \dot q = 0
 
@@ -96,7 +96,7 @@ def fixed_point(p: int, learning_rate: float, noise: float) -> FixedPoint:
     Returns
     -------
     The fixed point. It is stable when every eigenvalue of the Jacobian of the full drift is negative, or zero up to
-    rounding; where it is not stable, runs end elsewhere, with neurons that differ, and only `evolve` tells where.
+    rounding; where it is not stable, runs end elsewhere, with neurons that differ: use `evolve` to find out where.
 
     Notes
     -----
@@ -112,7 +112,7 @@ def fixed_point(p: int, learning_rate: float, noise: float) -> FixedPoint:
     end, residual, risk, leading = jax.device_get(_symmetric_end(choose(problem), *as_data((problem, training))))
     if not residual < 1e-10:
         raise ComputationFailed(
-            f"The symmetric dynamics of p = {p} neurons has found no rest at the learning rate {learning_rate:g}."
+            f"The symmetric dynamics of p = {p} neurons has no fixed point at the learning rate {learning_rate:g}."
         )
     return FixedPoint(abs(float(end[0])), float(end[1]), float(risk), bool(leading < 1e-9))
 
@@ -126,7 +126,7 @@ def _symmetric_end(engine: Chosen, problem: Problem, training: SGD) -> tuple[Arr
     rows, columns = np.triu_indices(p, 1)
 
     def overlaps(x: Array) -> Overlaps:
-        """From the p overlaps with the target and those of the pairs of neurons."""
+        """The overlaps of the student from those with the target (p) and those of the pairs of neurons."""
         upper = jnp.zeros((p, p)).at[rows, columns].set(x[p:])
         return Overlaps(jnp.eye(p) + upper + upper.T, x[:p, None], jnp.eye(1), jnp.ones(p))
 
@@ -141,7 +141,7 @@ def _symmetric_end(engine: Chosen, problem: Problem, training: SGD) -> tuple[Arr
     def reduced(y: Array) -> Array:
         return full(spread(y))[jnp.array([0, p])]
 
-    # Far beyond the time of escape; what slow directions leave to do is done by Newton's method.
+    # The time is far beyond that of the escape; Newton's method removes what slow directions leave.
     long = solve(
         lambda t, y, _: reduced(y),
         jnp.array([1e-2, 0.0]),
@@ -156,7 +156,7 @@ def _symmetric_end(engine: Chosen, problem: Problem, training: SGD) -> tuple[Arr
     newton = optimistix.Newton(rtol=1e-13, atol=1e-13)
     near = long.states[-1]
     root = optimistix.root_find(lambda y, _: reduced(y), newton, near, max_steps=50, throw=False).value
-    # At a degenerate root (no label noise: all neurons on the target) Newton's method may lose what was there.
+    # Without label noise all neurons end on the target, a degenerate root at which Newton's method may fail.
     better = jnp.all(jnp.isfinite(root)) & (jnp.max(jnp.abs(root - near)) < 0.1)
     end = jnp.where(better, root, near)
     leading = jnp.max(jnp.linalg.eigvals(jax.jacfwd(full)(spread(end))).real)

@@ -1,4 +1,4 @@
-r"""Phase retrieval on the sphere: how fast the saddle is left, and what is known of it in closed form.
+r"""Phase retrieval on the sphere: rates and exit times at the saddle, in closed form where there is one.
 
 Target :math:`(\lambda^\star)^2`, student :math:`\frac1p \sum_j \lambda_j^2`, rows of unit length, fresh samples. A
 random start has :math:`m_j = w_j \cdot w^\star` and :math:`Q_{jl}`, :math:`j \ne l`, of order :math:`1/\sqrt d`: next
@@ -7,7 +7,7 @@ to the saddle :math:`m = 0, Q = I` of the limiting ODE. The exit at level T is t
 .. math:: \mathcal R - \frac\Delta2 = 1 - \frac2p |m|^2 + \frac1{p^2} \mathrm{tr}\,Q^2
 
 has fallen to :math:`(1 - T)` times its initial value. Times are on the clock of the package,
-:math:`t = \gamma\,\mathrm{samples} / (p d)`. The rates are plain arithmetic, to be differentiated or mapped.
+:math:`t = \gamma\,\mathrm{samples} / (p d)`. The rates are plain arithmetic and can be differentiated.
 
 References: :cite:t:`arnaboldi2023escaping`, where the shift by the noise of SGD and the optimal rate are not given.
 """
@@ -24,12 +24,12 @@ from twolayer.problem.activations import SquareActivation
 from twolayer.theory.formulas.random_start import mean_log_overlap, mean_over_overlap, overlap_rule
 from twolayer.training import SGD
 
-# How many standard errors a bound on the error of a sampled mean contains.
+# The bound on the error of a sampled mean, in standard errors.
 STANDARD_ERRORS = 5.0
 
 
 def applies(problem: Problem, training: SGD) -> Applies:
-    """Whether the formulas of this file are about the problem and training."""
+    """Whether the formulas of this file apply to the problem and its training."""
 
     def no(reason: str) -> Applies:
         return Applies(False, Exactness.LIMIT_D, reason)
@@ -80,13 +80,14 @@ def relaxation_rate(p: Any, learning_rate: Any) -> Any:
     r"""The rate :math:`\frac8p (1 - \frac{8\gamma}{p^2})` at which :math:`Q_{jl}`, :math:`j \ne l`, relaxes there.
 
     It is negative for :math:`\gamma > p^2/8`: the neurons then align with each other while they leave the saddle, and
-    the exit times below, which take this alignment for gone, do not hold. Checked against: the Jacobian of the drift.
+    the exit times below, which assume that this alignment has vanished, do not hold. Checked against: the Jacobian of
+    the drift.
     """
     return 8.0 / p * (1.0 - 8.0 * learning_rate / p**2)
 
 
 def maximal_learning_rate(p: Any, noise: Any) -> Any:
-    r"""The learning rate :math:`p / c_p` at which :math:`r_p` vanishes: the saddle is left only below it."""
+    r"""The largest learning rate at which the saddle is left, :math:`p / c_p`, where :math:`r_p` vanishes."""
     return p / rate_constant(p, noise)
 
 
@@ -111,7 +112,7 @@ def recovery_learning_rate(p: Any, noise: Any) -> Any:
 
 
 def overparametrisation_gain(p: Any, noise: Any) -> Any:
-    r"""How many times fewer steps p neurons need than one, each at its optimal rate, at leading order in log d.
+    r"""The factor by which p neurons need fewer steps than one, each at its optimal rate, at leading order in log d.
 
     .. math:: \frac{\nu(1)}{\nu(p)} \to \frac{c_1}{c_p}, \qquad
               \frac{c_1}{c_\infty} = \frac{12 + \Delta}{2 + \Delta}
@@ -130,10 +131,10 @@ def noise_strength(p: Any, noise: Any) -> Any:
 
 
 def noise_factor(p: Any, learning_rate: Any, noise: Any) -> Any:
-    r"""How many times larger the initial :math:`|m|^2` seems because SGD is noisy: :math:`1 + \gamma V_p / (p\,r_p)`.
+    r"""The factor by which noise enlarges the effective initial :math:`|m|^2`, :math:`1 + \gamma V_p / (p\,r_p)`.
 
-    At the saddle each :math:`\sqrt d\,m_j` is an unstable Ornstein-Uhlenbeck process of rate :math:`r_p / 2`. What the
-    noise has added by the time of the exit is Gaussian like the start itself. At p = 1 and the optimal rate the factor
+    At the saddle each :math:`\sqrt d\,m_j` is an unstable Ornstein-Uhlenbeck process of rate :math:`r_p / 2`. The noise
+    accumulated by the time of the exit is Gaussian like the start itself. At p = 1 and the optimal rate the factor
     is 2 for every noise.
     """
     rate = growth_rate(p, learning_rate, noise)
@@ -141,16 +142,16 @@ def noise_factor(p: Any, learning_rate: Any, noise: Any) -> Any:
 
 
 def noise_shift(p: Any, learning_rate: Any, noise: Any) -> Any:
-    r"""How much earlier than the ODE the runs leave the saddle, :math:`\frac1{r_p} \log(1 + \gamma V_p / (p\,r_p))`.
+    r"""The lead of runs over the ODE in leaving the saddle, :math:`\frac1{r_p} \log(1 + \gamma V_p / (p\,r_p))`.
 
-    Of order one, whatever d is; derived for :math:`d \to \infty`, see `noise_correction` for finite d. Checked against:
+    It is of order one at any d; derived for :math:`d \to \infty`, see `noise_correction` for finite d. Checked against:
     `OverlapSGD`.
     """
     return np.log(noise_factor(p, learning_rate, noise)) / growth_rate(p, learning_rate, noise)
 
 
 def alignment_strength(p: Any, learning_rate: Any, noise: Any) -> Any:
-    r"""The variance that one sample adds to each :math:`Q_{jl}`, :math:`j \ne l`, there, in the same units.
+    r"""The variance that one sample adds to each :math:`Q_{jl}`, :math:`j \ne l`, at the saddle; see `noise_strength`.
 
     .. math:: V^Q_p = 16\,E\Big[\lambda_j^2 \lambda_l^2 \Big(\mathcal E + \frac\gamma p \mathcal E^2\Big)^2\Big]
 
@@ -171,7 +172,7 @@ def alignment_strength(p: Any, learning_rate: Any, noise: Any) -> Any:
 
 
 def annealed_time(p: int, d: int, learning_rate: float, noise: float, threshold: float) -> float:
-    r"""The exit time of the mean overlap: :math:`E|m_0|^2 = p/d` in place of the overlap of a start.
+    r"""The exit time of the mean overlap, that is with :math:`E|m_0|^2 = p/d` instead of the overlap of a start.
 
     .. math:: t^{anl} = \frac1{r_p} \log \frac{(p + 1)\,[T d + 1 - T]}{2p}
 
@@ -195,8 +196,8 @@ def quenched_times(
 
     Notes
     -----
-    Assumes that the alignment has gone by the time of the exit, and :math:`T \ll 1`. Where the alignment is so large
-    that the threshold is passed without any overlap, which is rare for :math:`T d \gg 1`, the time is zero.
+    Assumes that the alignment has vanished by the time of the exit, and :math:`T \ll 1`. Where the alignment is so
+    large that the threshold is passed without any overlap, which is rare for :math:`T d \gg 1`, the time is zero.
     """
     rate = growth_rate(p, learning_rate, noise)
     overlap = np.asarray(overlap)
@@ -209,13 +210,13 @@ def quenched_time(
 ) -> Estimate:
     r"""The mean of `quenched_times` over random starts.
 
-    At p = 1 the law of the start is integrated. For p > 1 the mean of the logarithm of the overlap, which makes nearly
+    At p = 1 the law of the start is integrated. For p > 1 the mean of the logarithm of the overlap, which causes nearly
     all of the scatter, is integrated too (`mean_log_overlap`), and the rest is averaged over the given starts; the
     error is five standard errors of that.
 
     Notes
     -----
-    Jensen's inequality puts it above `annealed_time`; the two meet as p grows, since :math:`|m_0|^2 d/p \to 1`.
+    By Jensen's inequality it is above `annealed_time`; the two agree as p grows, since :math:`|m_0|^2 d/p \to 1`.
     """
 
     def time(square: np.ndarray, aligned: Any) -> np.ndarray:
@@ -242,7 +243,7 @@ def mean_with_control(times: Any, overlap: Any, p: int, d: int, learning_rate: f
 
 
 def unexplained(times: Any, overlap: Any, rate: float) -> np.ndarray:
-    r"""What of the exit times the linear growth of the initial overlap leaves over: :math:`t + \log|m_0|^2 / r_p`."""
+    r"""The part of the exit times that the initial overlap does not explain: :math:`t + \log|m_0|^2 / r_p`."""
     return np.asarray(times) + np.log(np.asarray(overlap)) / rate
 
 
@@ -287,7 +288,7 @@ def noisy_times(overlap: Any, p: int, d: int, learning_rate: float, noise: float
 def noise_correction(
     p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Any = None
 ) -> Estimate:
-    """How much the noise of SGD changes the mean exit time at this d: `noisy_times` minus `quenched_times`.
+    """The change of the mean exit time by the noise of SGD at this d: `noisy_times` minus `quenched_times`.
 
     Averaged over the law of the start by quadrature at p = 1 and over the given starts otherwise, with five standard
     errors as the error. It tends to minus `noise_shift`. Both are linearised at the saddle: for small T.
@@ -315,7 +316,7 @@ def model_error(
     correction: float,
     rest: Float[np.ndarray, " starts"],
 ) -> float:
-    r"""How far the mean exit time of runs may be from the ODE with `noise_correction`: the next order in 1/d.
+    r"""A bound, of the next order in 1/d, on the error of the ODE with `noise_correction` for the mean exit time.
 
     .. math:: \frac{2D}{r_p^2 |m_1|^2} + |c + s| + t D \Big(\frac32 + \frac6{r_p}\Big) + r_p \mathrm{Var}[u], \qquad
               D = \frac{\gamma V_p}{p d}, \quad |m_1|^2 = \frac{(p + 1)\,T}{2}
@@ -326,19 +327,19 @@ def model_error(
     - The second is what the correction c differs by from its limit, minus the shift s.
     - The third is an order of magnitude: drift of order 1/d, noise proportional to the overlap and noise of the
       alignments change the growth rate by an amount of order D.
-    - The last is for nonlinear dynamics that tell starts of equal overlap apart, and so act on the noise as well. It is
-      large where the ODE passes a bottleneck.
+    - The last is for nonlinear dynamics that depend on more than the initial overlap, and so act on the noise as well.
+      It is large where the ODE passes a bottleneck.
 
     Parameters
     ----------
     time, correction
         The exit time whose error it is, and the value of `noise_correction` in it.
     rest
-        u, what `unexplained` gives for the ODE from several starts.
+        The values u of `unexplained` for the ODE from several starts.
 
     Notes
     -----
-    Not a proof: the factors were chosen with a margin on random settings, and checked on others, by `OverlapSGD`.
+    It is not proved: the factors have a margin over runs of `OverlapSGD` on random settings, and hold on others.
     """
     diffusion = learning_rate * noise_strength(p, noise) / (p * d)
     rate = growth_rate(p, learning_rate, noise)
@@ -357,7 +358,7 @@ def _coefficients(learning_rate: Any, noise: Any) -> tuple[Any, Any]:
 
 
 def closed_overlap(time: Any, m0_squared: Any, learning_rate: Any, noise: Any) -> Any:
-    r"""The squared overlap of one neuron at a time.
+    r"""The squared overlap of one neuron as a function of time.
 
     .. math:: \dot m = m (A - B m^2), \qquad m^2(t) = \frac{A}{B + (A / m_0^2 - B)\,e^{-2At}}, \qquad
               B = 4 (1 - 6\gamma), \quad A = B - 2\gamma\Delta
@@ -405,8 +406,8 @@ def exact_time(d: int, learning_rate: float, noise: float, threshold: float) -> 
         return Estimate(np.inf, 0.0), 1.0
 
     def time(square: np.ndarray) -> np.ndarray:
-        found = exact_times(square, learning_rate, noise, threshold)
-        return np.where(np.isfinite(found), found, 0.0)  # at the very end of the range, by rounding
+        times = exact_times(square, learning_rate, noise, threshold)
+        return np.where(np.isfinite(times), times, 0.0)  # infinite only by rounding, at the end of the range
 
     escaping = float(np.sum(overlap_rule(d, below)[1]))
     mean = mean_over_overlap(time, d, below)

@@ -1,4 +1,4 @@
-r"""How the plateau of a random start is left: the ODE linearised where the student knows nothing of the target.
+r"""The escape from the plateau of a random start, by the ODE linearised at overlaps of zero with the target.
 
 At :math:`M = 0, Q = I` the equations of motion give
 
@@ -6,8 +6,8 @@ At :math:`M = 0, Q = I` the equations of motion give
 
 If v is not zero (information exponent 1) the overlaps grow at once; if it is, and the leading eigenvalue
 :math:`\lambda(\gamma)` of :math:`A - \gamma B` is positive (exponent 2), they grow as :math:`e^{\lambda t}` from their
-random values of order :math:`1/\sqrt d`. Otherwise there is no time scale of order one, and powers of d take its place.
-Velocity and matrix are those of `drift`, by differentiation: no equation is written again.
+random values of order :math:`1/\sqrt d`. Otherwise there is no time scale of order one, but one that is a power of d.
+Velocity and matrix are derivatives of `drift`.
 """
 
 from dataclasses import asdict, dataclass
@@ -27,28 +27,28 @@ from twolayer.theory.formulas.random_start import mean_log_overlap
 from twolayer.theory.motion.drift import drift
 from twolayer.training import SGD, Free, Sphere
 
-# The plateau counts as left where a neuron has this overlap with a direction of the target.
+# The plateau counts as left when a neuron has this overlap with a direction of the target.
 LEFT = 0.5
-# Below this a velocity or a rate is not told from the error of the integrals.
+# A velocity or a rate below this fraction of the scale cannot be distinguished from the error of the integrals.
 NOISE = 1e-6
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """How the plateau is left, on the clock of the package; what does not exist is None."""
+    """The escape from the plateau, in the time unit of the package; numbers that do not exist are None."""
 
-    exponent: int | None  # 1 or 2; None when the linearised ODE does not leave
+    exponent: int | None  # 1 or 2; None when the linearised ODE does not leave the plateau
     learning_rate: float | None
     maximal_learning_rate: float | None  # above it the plateau is not left
-    speed: float | None  # of the fastest neuron, for exponent 1
-    growth_rate: float | None  # of the squared overlap, for exponent 2
+    speed: float | None  # speed of the fastest neuron, for exponent 1
+    growth_rate: float | None  # growth rate of the squared overlap, for exponent 2
     time: float | None  # to an overlap of one half, mean over random starts
     steps: float | None
     samples: float | None
-    decay: float  # in units of the learning rate: how fast the noise of SGD turns a neuron away from any direction
+    decay: float  # rate over the learning rate at which the noise of SGD turns a neuron away from any direction
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """The fields as plain data, for JSON."""
         return asdict(self)
 
 
@@ -63,7 +63,7 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     problem
         The problem; its start is not used.
     learning_rate
-        Where None: for exponent 2 the rate of the fewest steps at leading order in log d, which maximises
+        If None: for exponent 2 the rate of the fewest steps at leading order in log d, which maximises
         :math:`\gamma \lambda(\gamma)`; for exponent 1 that at which v equals the decay of an overlap one.
     spherical
         Whether rows keep their length.
@@ -83,7 +83,7 @@ def plateau(problem: Problem, learning_rate: float | None = None, spherical: boo
     v, both = jax.device_get(_linearised(engine, *data, jnp.asarray(root), jnp.asarray(a)))
     A, with_noise = both.reshape(2, v.size, v.size)
     B = A - with_noise
-    # The decay by noise is there for every target: beside it what is nothing but rounding shows.
+    # Every target has the decay by noise, which sets the scale below which numbers are rounding.
     scale = sum(float(np.max(np.abs(x))) for x in (A, B, v))
     turning = float(np.max(np.diagonal(B)))
     speed = float(np.max(np.linalg.norm(v, axis=1)))
@@ -128,7 +128,7 @@ def _plateau(
 
 
 def _zero_of(rate: Any) -> float | None:
-    """The learning rate at which the growth rate vanishes; None when it does not."""
+    """The learning rate at which the growth rate vanishes; None when it never does."""
     from scipy.optimize import brentq
 
     high = 1e-3
@@ -143,23 +143,23 @@ def _best(rate: Any, largest: float) -> float:
     """The learning rate that maximises its product with the growth rate."""
     from scipy.optimize import minimize_scalar
 
-    found = minimize_scalar(lambda g: -g * rate(g), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-12})
-    return float(found.x)  # pyright: ignore[reportAttributeAccessIssue]
+    optimum = minimize_scalar(lambda g: -g * rate(g), bounds=(0.0, largest), method="bounded", options={"xatol": 1e-12})
+    return float(optimum.x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @eqx.filter_jit
 def _linearised(engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array) -> tuple[Array, Array]:
     """The velocity of the overlaps with orthonormal target directions at the plateau, and its derivative.
 
-    The derivative twice: without the noise of SGD, and with it at the learning rate one.
+    The derivative is given twice: without the noise of SGD, and with it at learning rate one.
     """
     P = root @ root.T
 
     def velocity(M: Array) -> Array:
         overlaps = Overlaps(jnp.eye(problem.p), M @ root.T, P, a)
         moments = engine.moments(problem, overlaps)
-        found = [drift(problem, training, overlaps, moments, variance)[1] for variance in (0.0, 1.0)]
-        return jnp.stack([jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T for dM in found])
+        velocities = [drift(problem, training, overlaps, moments, variance)[1] for variance in (0.0, 1.0)]
+        return jnp.stack([jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T for dM in velocities])
 
     at = jnp.zeros((problem.p, problem.k))
     return velocity(at)[0], jax.jacfwd(velocity)(at)

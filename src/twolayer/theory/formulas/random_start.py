@@ -23,15 +23,15 @@ def overlap_rule(d: int, below: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
               \int_0^{\sqrt b} g(m^2)\,(1 - m^2)^{(d-3)/2}\,dm
 
     that is :math:`m^2 \sim \mathrm{Beta}(\frac12, \frac{d-1}{2})`, by the rule of Takahasi and Mori (the trapezoidal
-    rule after :math:`m = \sqrt b\,/\,(1 + e^{-\pi \sinh y})`). It does not mind singularities of g at the ends, such as
-    that of :math:`\log m^2`, nor a density concentrated at :math:`m \sim 1/\sqrt d`.
+    rule after :math:`m = \sqrt b\,/\,(1 + e^{-\pi \sinh y})`). It is accurate for singularities of g at the ends,
+    such as that of :math:`\log m^2`, and for a density concentrated at :math:`m \sim 1/\sqrt d`.
 
     Parameters
     ----------
     d
         The dimension, at least 2.
     below
-        The average runs over :math:`m^2` below this; what lies above counts as zero.
+        The average is over :math:`m^2` below this number; larger values count as zero.
 
     Notes
     -----
@@ -39,7 +39,7 @@ def overlap_rule(d: int, below: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     logarithm of the Beta law in closed form, for d from 2 to :math:`10^{12}`.
     """
     square, weights = _unnormalised(d, below)
-    # By the rule itself: the logarithm of a Beta function is a difference of large numbers.
+    # The rule normalises itself, since the logarithm of a Beta function is a difference of large numbers.
     return square, weights / np.sum(weights if below == 1.0 else _unnormalised(d, 1.0)[1])
 
 
@@ -49,7 +49,7 @@ def _unnormalised(d: int, below: float) -> tuple[np.ndarray, np.ndarray]:
     square = below * x**2
     across = (1.0 - below) + below * rest * (1.0 + x)  # 1 - m^2, without loss of digits where m is near one
     log_across = np.where(square < 0.5, np.log1p(-np.minimum(square, 0.5)), np.log(across))
-    # Scaled to order one: at large d only m of order 1 / sqrt(d) counts.
+    # The weights are scaled to order one: at large d only m of order 1 / sqrt(d) contributes.
     return square, np.exp(0.5 * (d - 3) * log_across) * np.sqrt(below * d) * np.cosh(y) * x * rest
 
 
@@ -74,15 +74,15 @@ def mean_log_overlap(p: int, d: int) -> Estimate:
     Checked against: :math:`\psi(1/2) - \psi(d/2)` at p = 1, the mean logarithm of :math:`\chi^2_p` as d grows, and
     samples of the start.
     """
-    # From where 1 - phi^p = p s / d is rounding to where phi^p = (d / 2 s)^(p / 2) is.
+    # The range begins where 1 - phi^p = p s / d is rounding, and ends where phi^p = (d / 2 s)^(p / 2) is.
     x = np.arange(-42.0, np.log(d) + 90.0 / p + 5.0, 0.125)
     s = np.exp(x)
     square, weights = overlap_rule(d)
     decay = np.exp(-s[:, None] * square[None, :])
 
     def terms(phi: np.ndarray) -> np.ndarray:
-        found = (np.exp(-s) - phi**p) * 0.125
-        return np.append(found, [0.0] * (1 - len(found) % 2))
+        values = (np.exp(-s) - phi**p) * 0.125
+        return np.append(values, [0.0] * (1 - len(values) % 2))
 
     fine = _by_halves(terms(decay @ weights))
     half = np.sum(terms(decay[:, ::2] @ weights[::2] * 2.0))
@@ -90,7 +90,7 @@ def mean_log_overlap(p: int, d: int) -> Estimate:
 
 
 def _by_halves(terms: np.ndarray) -> Estimate:
-    """The sum of a trapezoidal rule, judged by that over every other node: its error is about the square of theirs."""
+    """The sum of a trapezoidal rule, with the difference from the sum over every other node as its error."""
     fine, coarse = float(np.sum(terms)), 2.0 * float(np.sum(terms[::2]))
     return Estimate(fine, abs(fine - coarse) + ROUNDING * (1.0 + float(np.sum(np.abs(terms)))))
 

@@ -1,1 +1,1 @@
-"""What the descriptions of this room share: drifts, integrators, error bounds, thresholds."""
+"""Shared parts of the theories: drifts, increments, integrators, error bounds, particles."""

@@ -1,4 +1,4 @@
-r"""The mean motion of the overlaps in the limit of high dimension: each of its parts once."""
+r"""The mean motion of the overlaps in the limit of high dimension."""
 
 from typing import Any, NamedTuple
 
@@ -21,13 +21,13 @@ class Change(NamedTuple):
 
 
 def pack(change: Change) -> Float[Array, " entries"]:
-    """As one vector: a, then M row by row, then the pairs j <= l of Q."""
+    """The change as one vector: a, then M row by row, then the pairs j <= l of Q."""
     rows, columns = np.triu_indices(len(change.a))
     return jnp.concatenate([change.a, change.M.reshape(-1), change.Q[rows, columns]])
 
 
 def unpack(x: Float[Array, " entries"], p: int, k: int) -> Change:
-    """From one vector."""
+    """The change from its vector; the inverse of `pack`."""
     return Change(x[p + p * k :][pair_positions(p)], x[p : p + p * k].reshape(p, k), x[:p])
 
 
@@ -38,8 +38,8 @@ def tangent(overlaps: Overlaps, change: Change) -> Change:
         \delta M_{jr} - \frac{M_{jr}}{2} \frac{\delta Q_{jj}}{Q_{jj}}, \qquad
         \delta Q_{jl} - \frac{Q_{jl}}{2} \Big(\frac{\delta Q_{jj}}{Q_{jj}} + \frac{\delta Q_{ll}}{Q_{ll}}\Big)
 
-    It is linear in the change. The lengths are those at hand, not the initial ones: a deviation by rounding would grow
-    wherever the rows shrink.
+    It is linear in the change. The lengths are the current ones and not the initial ones: with those, a deviation by
+    rounding would grow wherever the rows shrink.
     """
     growth = jnp.diagonal(change.Q) / jnp.diagonal(overlaps.Q)
     dM = change.M - 0.5 * overlaps.M * growth[:, None]
@@ -68,7 +68,7 @@ def mean_increments(
 
 
 def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
-    r"""With weight decay, where the first layer is trained: :math:`-2p\lambda_w Q`, :math:`-p\lambda_w M` are added."""
+    r"""The change with weight decay of the first layer: :math:`-2p\lambda_w Q` and :math:`-p\lambda_w M` are added."""
     if not training.trains_first:
         return change
     decay = problem.p * training.weight_decay
@@ -99,7 +99,7 @@ def drift(
     Parameters
     ----------
     problem, training, overlaps
-        What is learned, how, and where it stands.
+        The problem, its training, and the current overlaps.
     moments
         Gaussian moments at these overlaps.
     variance

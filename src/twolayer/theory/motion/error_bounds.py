@@ -1,4 +1,4 @@
-"""How the errors of integrals, of rounding and of integrators reach a trajectory."""
+"""Errors of trajectories, from the errors of their integrals, of rounding and of the integrator."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +15,10 @@ NUDGE = 1e-15
 
 
 def nudged(starts: Overlaps, sign: float) -> Overlaps:
-    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
+    """The starts moved by the size of rounding, in the direction of ``sign``.
+
+    Where a symmetry is unstable, starts that are moved in opposite directions lead to different ends.
+    """
     rng = np.random.default_rng(0)
     size = sign * NUDGE
     moved = [np.asarray(x) + size * rng.standard_normal(x.shape) * (1.0 + np.abs(x)) for x in (starts.Q, starts.M)]
@@ -30,30 +33,30 @@ def carried(
     judged: int = 0,
     least: tuple[Any, Any] = (0.0, 0.0),
 ) -> Estimate:
-    """Value and error of trajectories (arrays: replicas, times, ...), which never shrinks with time.
+    """Value and error of trajectories (arrays: replicas, times, ...); the error never shrinks with time.
 
     Parameters
     ----------
     combine
-        How results of the variants of an engine become a value and an error.
+        Combines the results of all variants of an engine to a value and an error.
     paths
         The trajectories with each variant.
     others
-        Trajectories that only a numerical error tells apart from those with the variant ``judged``.
+        Trajectories that differ from that of the variant ``judged`` by numerical errors only.
     judged
-        The number of that variant.
+        The index of that variant.
     least
-        The relative and the absolute error that the integrator has at least.
+        Lower bounds on the relative and the absolute error of the integrator.
 
-    A trajectory is NaN where it has ended.
+    A trajectory is NaN after its end.
     """
     combined = combine(tuple(paths))
 
-    def error(own: Any, first: Any, *others: Any) -> Any:
-        # A neighbour that is not there any more has gone away without bound.
+    def error(engine_error: Any, first: Any, *others: Any) -> Any:
+        # Where another trajectory has ended, it has diverged: its distance is infinite.
         gaps = [np.where(np.isnan(other) & ~np.isnan(first), np.inf, np.abs(first - other)) for other in others]
-        # What has once gone apart may come together again at a common fixed point.
-        return np.maximum.accumulate(own + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
+        # Trajectories that have separated may meet again at a fixed point, so the error keeps its maximum.
+        return np.maximum.accumulate(engine_error + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
 
     return Estimate(combined.value, jax.tree.map(error, combined.error, paths[judged], *others))
 

@@ -1,8 +1,8 @@
-"""One runner for every differential equation of the room: trajectories, first-passage times and their errors.
+"""The common solver of all differential equations of the theories: trajectories, first-passage times, errors.
 
 A description states its equation as an `AbstractFlow`: the velocity of a state, its risk, and what is saved of it. The
-runner follows it from many starts with every variant of its averages, judges the integrator by looser solutions from
-starts moved by rounding, and locates the times at which thresholds are crossed.
+solver follows it from many starts with every variant of its averages, estimates the error of the integrator from
+solutions of lower accuracy whose starts are moved by rounding, and locates the times at which thresholds are crossed.
 """
 
 import abc
@@ -20,7 +20,7 @@ from twolayer.description import Plan, Record, Status
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.integrate import Solution, solve
 
-# The same equations solved at this many times the tolerance: the difference bounds the error of the finer solution.
+# A second solution has this many times the tolerance: the difference bounds the error of the finer solution.
 LOOSER = 100.0
 
 
@@ -32,16 +32,16 @@ class Accuracy(NamedTuple):
     max_steps: int
 
     def at_least(self, rtol: float) -> "Accuracy":
-        """Not finer than averages that are themselves approximate."""
+        """The same tolerances, raised to the accuracy ``rtol`` of averages that are themselves approximate."""
         return Accuracy(np.maximum(self.rtol, rtol), np.maximum(self.atol, 0.01 * rtol), self.max_steps)
 
     def looser(self, factor: Any) -> "Accuracy":
-        """The same with tolerances larger by a factor."""
+        """Tolerances that are larger by a factor."""
         return self._replace(rtol=np.asarray(factor * self.rtol), atol=np.asarray(factor * self.atol))
 
 
 class Saved(NamedTuple):
-    """What is saved of a state: overlaps and second layer of the student, excess risk, and variables of its own."""
+    """The saved part of a state: overlaps, second layer, excess risk, and variables of one description."""
 
     Q: Float[Array, "*n p p"]
     M: Float[Array, "*n p k"]
@@ -53,7 +53,7 @@ class Saved(NamedTuple):
 class AbstractFlow(eqx.Module):
     """A differential equation for a state, with one variant of its averages. A state is a pytree of arrays.
 
-    ``kept`` is what a start keeps along its trajectory besides the state.
+    ``kept`` is data of a start that does not change along its trajectory.
     """
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class AbstractFlow(eqx.Module):
 
     @abc.abstractmethod
     def largest(self, state: Any) -> Float[Array, ""]:
-        """The largest squared length of a row or output weight: a divergence is seen by it."""
+        """The largest squared length of a row or output weight, by which a divergence is detected."""
 
     @abc.abstractmethod
     def alignment(self, state: Any, direction: Any) -> Float[Array, ""]:
@@ -74,21 +74,21 @@ class AbstractFlow(eqx.Module):
 
     @abc.abstractmethod
     def saved(self, state: Any, kept: Any) -> Saved:
-        """What is saved of the state."""
+        """The part of the state that is saved."""
 
     @abc.abstractmethod
     def is_together(self, starts: int) -> bool:
-        """Whether so many starts are followed at once, at the pace of the slowest, or one after the other."""
+        """Whether this number of starts is solved at once, in common steps, or one after the other."""
 
     @property
     @abc.abstractmethod
     def is_coarse(self) -> bool:
-        """Whether the velocity is known to few digits or not smooth, so that a method of high order is wasted on it."""
+        """Whether the velocity has few digits or is not smooth, so that a method of high order gains nothing."""
 
     @property
     @abc.abstractmethod
     def interpolates(self) -> bool:
-        """Whether save points are interpolated between long steps instead of ending steps."""
+        """Whether values at save points are interpolated between steps instead of steps ending there."""
 
 
 class _Args(NamedTuple):
@@ -107,7 +107,7 @@ def _has_diverged(state: Any, args: _Args) -> Array:
 
 
 def _distance(state: Any, args: _Args) -> Array:
-    """How far the state is from its threshold: zero and below once it is crossed."""
+    """The distance of the state from its threshold; zero or negative once it is crossed."""
     if args.direction is None:
         return args.flow.risk(state) - args.threshold
     return args.threshold - args.flow.alignment(state, args.direction)
@@ -121,7 +121,7 @@ def trajectory(
     limit: Any = jnp.inf,
     landing: Any = None,
 ) -> Solution:
-    """The solution from one start at the given times: pure JAX, to be mapped and differentiated (in reverse).
+    """The solution from one start at the given times, as pure JAX that can be mapped and differentiated in reverse.
 
     It ends early where a squared length exceeds ``limit``. Steps end on the save points, or on ``landing`` instead.
     """
@@ -153,7 +153,7 @@ def passage(
 
 
 def _over_starts(flow: AbstractFlow, one: Callable[..., Any], *rows: Any) -> Any:
-    """Apply a function to every row; a single row as it is, which takes less time to compile."""
+    """Apply a function to every row; a single row is not mapped, which takes less time to compile."""
     number = jax.tree.leaves(rows)[0].shape[0]
     if number == 1:
         return jax.tree.map(lambda x: x[None], one(*jax.tree.map(lambda x: x[0], rows)))
@@ -164,7 +164,7 @@ def _over_starts(flow: AbstractFlow, one: Callable[..., Any], *rows: Any) -> Any
 def trajectories(
     flow: AbstractFlow, starts: Any, kept: Any, times: Any, accuracy: Accuracy, limit: Any, landing: Any = None
 ) -> tuple[Saved, Array, Array]:
-    """What is saved along the solutions from all starts, and whether each finished or diverged; NaN beyond the end."""
+    """The saved values along the solutions from all starts (NaN after the end); whether each is done or diverged."""
 
     def one(start: Any, kept: Any) -> Any:
         points = None if landing is None else jnp.asarray(landing)
@@ -190,14 +190,14 @@ def passages(
 
 
 class Flows(NamedTuple):
-    """The variants of one flow, how results from all of them combine, and what the runner needs to know of them."""
+    """The variants of one flow, the function that combines their results, and options of the solver."""
 
     variants: Sequence[AbstractFlow]
     combine: Callable[[tuple[Any, ...]], Estimate]
     name: str
-    judged: int = 0  # the variant on which the integrator is judged
-    least: Any = (0.0, 0.0)  # relative and absolute error that the integrator has at least
-    landing: Any = None  # where steps of the looser solutions end, if not on the save points
+    judged: int = 0  # the variant with which the error of the integrator is estimated
+    least: Any = (0.0, 0.0)  # lower bounds on the relative and absolute error of the integrator
+    landing: Any = None  # where steps of the less accurate solutions end, if not on the save points
 
 
 def follow(
@@ -209,7 +209,7 @@ def follow(
     accuracy: Accuracy,
     nudged: Callable[[Any, float], Any],
 ) -> Record:
-    """Follow a flow through a plan: the record, with the errors of the averages and of the integrator.
+    """Solve a flow for a plan, with the errors of the averages and of the integrator.
 
     Parameters
     ----------
@@ -220,11 +220,11 @@ def follow(
     plan
         The save points and thresholds.
     starts, kept
-        States, and what each keeps along its trajectory, with a leading axis of replicas.
+        States, and their data that does not change, with a leading axis of replicas.
     accuracy
         The tolerances of the integrator.
     nudged
-        Moves starts by rounding, one way or the other: where a symmetry is unstable, the two fall to either side.
+        Moves starts by the size of rounding in the direction of a sign, which reveals unstable symmetries.
     """
     variants = flows.variants
     watches: list[tuple[Any, Any]] = [] if plan.risk_threshold is None else [(plan.risk_threshold, None)]

@@ -1,4 +1,4 @@
-"""What one step adds to the overlaps beyond its mean in the limit: fluctuations, and corrections of order 1/d."""
+"""Fluctuations of one step around its mean in the limit, and corrections of order 1/d to that mean."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from twolayer.training import SGD
 
 
 def moving_entries(problem: Problem, training: SGD) -> np.ndarray:
-    """Which entries of the vector fluctuate: not those of a frozen layer, not lengths on the sphere."""
+    """Indices of the entries that fluctuate: all but those of a frozen layer and the lengths on the sphere."""
     p, k = problem.p, problem.k
     rows, columns = np.triu_indices(p)
     ratio = training.layer_ratio
@@ -49,7 +49,7 @@ def corrections(
     covariance: Float[Array, "entries entries"],
     size: Any,
 ) -> Change:
-    r"""The drift of order 1/d that the limit leaves out, for batches of :math:`n_b = o(d)`.
+    r"""The terms of order 1/d of the drift, for batches of :math:`n_b = o(d)`.
 
     Per unit of time, with :math:`\gamma_d = \gamma n_b / d` and the mean F of the increments,
 
@@ -66,15 +66,15 @@ def corrections(
         \text{(iii)}\quad & \dot X \mathrel{+}= -\frac{\gamma_d}{2p}\,\frac{\partial F}{\partial X} F
 
     The first comes from the length of the input and the samples of a batch pulling together, the second from the
-    second order of the root that brings rows back, the third from time that goes in steps: a process that moves by
-    F dt at a time lags behind :math:`\dot X = F`.
+    second order of rescaling rows to their lengths, the third from discrete time: a process that moves by F dt in each
+    step lags behind :math:`\dot X = F`.
 
     Parameters
     ----------
     problem, training, engine, overlaps
-        What is learned, how, by which moments, and where it stands.
+        The problem, its training, the engine of its moments, and the current overlaps.
     covariance
-        Of one sample's increments of the whole vector, `increment_covariance`, or an unbiased estimate of it.
+        The covariance of one sample's increments of the whole vector, `increment_covariance`, or an unbiased estimate.
     size
         :math:`\gamma/(pd)`, the time of one sample, in which the result is linear.
 
@@ -126,17 +126,17 @@ def _square_of_force(moments: Moments, overlaps: Overlaps) -> Float[Array, "p p"
 
 
 def _second_order(overlaps: Overlaps, S: Float[Array, "entries entries"]) -> Change:
-    """What the second order of the root adds when rows are brought back; S holds second moments of the increments."""
+    """The second-order term of rescaling rows to their lengths; S holds second moments of the increments."""
     p, k = overlaps.M.shape
     Q, M = overlaps.Q, overlaps.M
     lengths = jnp.diagonal(Q)
     pairs = p + p * k + pair_positions(p)
-    own = np.diagonal(pairs)
-    # Rows and columns: relative growth of the squared length of each neuron.
-    both = S[own][:, own] / (lengths[:, None] * lengths[None, :])
+    lengths_at = np.diagonal(pairs)
+    # Second moments of the relative growth of the squared lengths, for each pair of neurons.
+    both = S[lengths_at][:, lengths_at] / (lengths[:, None] * lengths[None, :])
     square = jnp.diagonal(both)
-    with_M = jnp.stack([S[p + j * k + np.arange(k), own[j]] for j in range(p)]) / lengths[:, None]
+    with_M = jnp.stack([S[p + j * k + np.arange(k), lengths_at[j]] for j in range(p)]) / lengths[:, None]
     dM = -0.5 * with_M + 0.375 * M * square[:, None]
-    with_Q = S[pairs][:, np.arange(p), own] / lengths[None, :]  # of Q_jl with the length of l
+    with_Q = S[pairs][:, np.arange(p), lengths_at] / lengths[None, :]  # of Q_jl with the length of l
     dQ = -0.5 * (with_Q + with_Q.T) + Q * (0.375 * (square[:, None] + square[None, :]) + 0.25 * both)
     return Change(dQ - jnp.diag(jnp.diagonal(dQ)), dM, jnp.zeros_like(overlaps.a))

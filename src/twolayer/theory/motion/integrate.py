@@ -1,4 +1,4 @@
-"""The thin layer over diffrax: tolerances, landing on the save points, events."""
+"""Interface to diffrax: tolerances, steps that end on the save points, events."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,14 +8,15 @@ from jaxtyping import Array, Float
 
 
 class Solution(NamedTuple):
-    """A trajectory at the save points, infinite beyond the point where it stopped."""
+    """A trajectory at the save points, infinite after the time at which it stopped."""
 
     states: Any  # pytree with a leading time axis
     reached: Float[Array, ""]  # the last time reached
-    is_finished: Any  # whether that is the end
+    is_finished: Any  # whether this is the end of the interval
     has_stopped: Any  # whether the stop condition ended it
 
 
+# It has many parameters because it is the only place that calls diffrax: each is an option of one of its objects.
 def solve(
     field: Callable[[Any, Any, Any], Any],
     start: Any,
@@ -32,11 +33,11 @@ def solve(
 ) -> Solution:
     """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``.
 
-    By the eighth-order method of Dormand and Prince, or the fifth-order one of Tsitouras when the right-hand side is
-    ``is_coarse``: known to few digits, or not smooth, so that a high order is wasted on it.
+    The method is the eighth-order one of Dormand and Prince, or the fifth-order one of Tsitouras when the right-hand
+    side is ``is_coarse``: known to few digits, or not smooth, so that a high order gains nothing.
 
-    Steps end on the save points, so that saved values carry the accuracy of the method and not of an interpolation;
-    with other times to land on, ``landing``, the values between are interpolated.
+    Steps end on the save points, so that saved values have the accuracy of the method and not of an interpolation. With
+    other times at which steps end, ``landing``, the values at the save points are interpolated.
     ``stop(y, args)`` ends the integration when it turns true or, with ``locate``, when it crosses zero, at the root.
     ``is_differentiated`` solutions have derivatives in forward mode (few parameters), and none in reverse mode.
     """

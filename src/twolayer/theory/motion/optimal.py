@@ -1,8 +1,8 @@
-r"""What a learning rate that changes along the samples leads to, as differentiable functions of the rates.
+r"""Risk and sample counts under a piecewise constant learning rate, as differentiable functions of the rates.
 
 In units of samples over dimension, :math:`\alpha = n/d`, the ODE reads :math:`dX/d\alpha = \frac{\gamma(\alpha)}{p}
-F_\gamma(X)`: the span is fixed and the rates stand in the right-hand side alone, so that gradients pass through the
-solver without any of its times depending on them.
+F_\gamma(X)`: the interval is fixed and the rates occur in the right-hand side only, so that gradients pass through the
+solver and none of its times depends on them.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ MAX_STEPS = 4096
 
 
 def _flow(engine: Chosen, problem: Problem, training: SGD, P: Array, rate: Any) -> OverlapFlow:
-    """The ODE at a learning rate, on the clock of samples over dimension."""
+    """The ODE at a learning rate, with samples over dimension as time."""
     training = eqx.tree_at(lambda t: t.learning_rate, training, rate)
     return OverlapFlow(problem, training, engine, P, 1.0, pace=rate / problem.p)
 
@@ -50,8 +50,8 @@ def risk_after(
 ) -> Float[Array, ""]:
     """The excess risk after the samples of all spans, each at its own learning rate."""
 
-    def piece(state: Any, each: Any) -> Any:
-        rate, span = each
+    def piece(state: Any, interval: Any) -> Any:
+        rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), None)
         times = jnp.stack([jnp.zeros(()), span])
         path = solve(_velocity, state, times, args, RTOL, ATOL, MAX_STEPS, _never, is_differentiated=True).states
@@ -72,16 +72,16 @@ def samples_to(
 ) -> Float[Array, ""]:
     """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice."""
 
-    def piece(carry: Any, each: Any) -> Any:
+    def piece(carry: Any, interval: Any) -> Any:
         state, total, is_there = carry
-        rate, span = each
+        rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), threshold)
         times = jnp.stack([jnp.zeros(()), span])
         solution = solve(
             _velocity, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True, is_differentiated=True
         )
         total = total + jnp.where(is_there, 0.0, solution.reached)
-        # Beyond the threshold the state is kept: later spans are not entered.
+        # The state stays as it is once the threshold is reached.
         ended = jax.tree.map(lambda x: x[-1], solution.states)
         state = jax.tree.map(lambda old, new: jnp.where(is_there, old, new), state, ended)
         return (state, total, is_there | solution.has_stopped), None

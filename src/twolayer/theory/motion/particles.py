@@ -1,4 +1,4 @@
-r"""Students as clouds of particles: what the mean-field limits have in common.
+r"""Particles: the common part of the mean-field limits, in which a student is a set of particles.
 
 A unit is a point :math:`(a, b, s)`: its output weight, its components :math:`b = P^{-1/2} m` along the target's
 directions (:math:`P^{1/2}` the Cholesky factor), and the length :math:`s = \sqrt{q}` of its part outside of their span.
@@ -34,16 +34,17 @@ if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a typ
 else:
     from equinox import AbstractVar
 
-# Beyond, the variance of the gradient is no small correction.
+# Above this value of gamma/p, the variance of the gradient is not a small correction.
 LARGEST_RATE = 0.5
 # A part outside of the target's span below this part of the squared length is rounding.
 NULL = 1e-14
-# Replicas go one after the other, each at its own pace, when one evaluation computes more numbers or they are fewer.
+# Replicas run one after the other, in steps of their own, when an evaluation computes more numbers than this, or when
+# there are fewer replicas than this.
 HEAVY, MANY = 2**16, 16
 
 
 class Particles(NamedTuple):
-    """Units as points, along the last axis but that of k; leading axes are replicas or times."""
+    """The units of a student as particles; leading axes are replicas or times."""
 
     a: Float[Array, "*n particles"]
     b: Float[Array, "*n particles k"]
@@ -51,7 +52,7 @@ class Particles(NamedTuple):
 
 
 class AbstractLandscape(eqx.Module):
-    """The risk as a function of the particles, in some limit, by some variant of its averages."""
+    """The risk as a function of the particles, in one limit and with one variant of its averages."""
 
     # Numbers computed in one evaluation.
     work: AbstractVar[int]
@@ -62,17 +63,17 @@ class AbstractLandscape(eqx.Module):
 
     @abc.abstractmethod
     def force(self, particles: Particles, with_a: bool = True) -> Particles:
-        """Minus n times the gradient of the risk; zero in place of that in a where it is not wanted."""
+        """Minus n times the gradient of the risk; zero instead of the derivative in a unless ``with_a``."""
 
 
 class Landscapes(NamedTuple):
-    """Variants of one landscape, and how results from all of them combine to a value and an error."""
+    """The variants of one landscape, with the function that combines their results to a value and an error."""
 
     variants: tuple[AbstractLandscape, ...]
     combine: Any  # results of the variants -> Estimate
-    rtol: float  # the relative accuracy below which integrating further is wasted
+    rtol: float  # the relative accuracy of the averages, which limits that of the integrator
     name: str
-    cheapest: int = 0  # the variant on which the integrator is judged: its error hardly depends on the rule
+    cheapest: int = 0  # the variant with which the error of the integrator is estimated
 
 
 # --------------------------------------------------------------------------------- between overlaps and particles
@@ -99,13 +100,13 @@ def as_overlaps(
 
 
 def draw_particles(problem: Problem, plan: Plan, number: int | None) -> tuple[Particles, Float[Array, "replicas p p"]]:
-    """Each replica's own units, followed by those of further students drawn from the law of the start."""
-    own, cosines = _own_units(plan.starts)
+    """The units of each replica, followed by those of further students drawn from the law of the start."""
+    units, cosines = _own_units(plan.starts)
     students = 1 if number is None else -(-number // problem.p)
     if students == 1:
-        return own, cosines
+        return units, cosines
     drawn = _draw_students(as_data(problem), plan.keys, np.arange(1, students))
-    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), own, drawn), cosines
+    return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), units, drawn), cosines
 
 
 @eqx.filter_jit
@@ -141,7 +142,7 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
     decay = p * training.weight_decay
     db, ds = force.b - decay * b, force.s - decay * s
     if training.is_spherical:
-        # The length at hand, not the initial one: a deviation by rounding would grow where the rows would shrink.
+        # The current length and not the initial one, with which a deviation by rounding would grow.
         lengths = jnp.sum(b**2, axis=1) + s**2
         growth = (jnp.sum(b * db, axis=1) + s * ds) / lengths
         db, ds = db - growth[:, None] * b, ds - growth * s
@@ -151,12 +152,12 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
 
 
 def moves_second_layer(training: SGD) -> bool:
-    """Whether the second layer moves; an exact zero is structure, and what it switches off is not computed."""
+    """Whether the second layer moves; only an exact zero, known when compiling, leaves its force out."""
     return not (isinstance(training.layer_ratio, float) and training.layer_ratio == 0.0)
 
 
 class ParticleFlow(AbstractFlow):
-    """The motion of the particles; a start keeps the cosines between its units outside of the target's span."""
+    """The motion of the particles; the cosines between units outside of the target's span do not change."""
 
     landscape: AbstractLandscape
     training: SGD
@@ -192,7 +193,7 @@ class ParticleFlow(AbstractFlow):
 
     @property
     def is_coarse(self) -> bool:
-        return True  # steps are as often ended by a save point as by the tolerance
+        return True  # a step ends at a save point as often as by its tolerance
 
     @property
     def interpolates(self) -> bool:
@@ -221,8 +222,8 @@ def mean_field_applies(
         return no(f"it is gradient flow, but one step takes the time gamma n_b/(p d) = {step:.3g}, which is not small.")
     if particles is not None and particles < problem.p:
         return no(f"`particles` must be at least the student's width p = {problem.p}, but is {particles}.")
-    own = f"O(1/p) = {1 / problem.p:.2g}" if particles is None else f"O(1/sqrt p) = {problem.p**-0.5:.2g}"
-    errors = [own, f"O(gamma/p) = {rate:.2g}", *also]
+    width_error = f"O(1/p) = {1 / problem.p:.2g}" if particles is None else f"O(1/sqrt p) = {problem.p**-0.5:.2g}"
+    errors = [width_error, f"O(gamma/p) = {rate:.2g}", *also]
     return Applies(True, exactness, f"error {', '.join(errors)}, each times a constant")
 
 
@@ -235,7 +236,7 @@ def follow_particles(
     cosines: Float[Array, "replicas p p"],
     accuracy: Accuracy,
 ) -> Record:
-    """The flow from all starts by every variant, with the errors of the averages and of the integrator."""
+    """Solve the flow from all starts, with the errors of the averages and of the integrator."""
     accuracy = accuracy.at_least(landscapes.rtol)
     training = as_data(training)
     variants = [ParticleFlow(landscape, training, problem.p, plan.starts.P) for landscape in landscapes.variants]
@@ -246,22 +247,22 @@ def follow_particles(
 
 
 def _thinned(times: np.ndarray) -> np.ndarray:
-    """Every third time and the last, the rest filled up with it.
+    """Every third time and the last one, padded with the last one to the same size.
 
-    Two solutions that both land on every one of many save points take the same steps, whatever their tolerances, and
-    their difference would say nothing.
+    Two solutions whose steps end on many common save points take the same steps at any tolerance, and their difference
+    would not show the error of the integrator.
     """
     kept = np.append(times[:-1:3], times[-1])
     return np.append(kept, np.full(len(times) - len(kept), times[-1]))
 
 
 def _nudged(starts: Particles, sign: float) -> Particles:
-    """The starts moved by rounding, one way or the other: where a symmetry is unstable, the two fall to either side."""
+    """The starts moved by the size of rounding, in the direction of ``sign``; see `error_bounds.nudged`."""
     rng = np.random.default_rng(0)
 
     def moved(x: Any) -> Array:
         x = np.asarray(x)
         return jnp.asarray(x + sign * NUDGE * rng.standard_normal(x.shape) * (1.0 + np.abs(x)))
 
-    # A unit within the target's span stays there: nothing pushes it out.
+    # A unit within the target's span stays there, since no force leads out of it.
     return Particles(starts.a, moved(starts.b), jnp.where(starts.s > 0.0, moved(starts.s), 0.0))

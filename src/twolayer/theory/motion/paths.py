@@ -1,4 +1,4 @@
-"""Paths of a stochastic differential equation for the overlaps: one step, and what carries many paths through many."""
+"""Paths of a stochastic differential equation for the overlaps: one step, and many steps of many paths."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,86 +15,86 @@ from twolayer.compiler.draws import four_normals, four_of
 from twolayer.compiler.loops import WrittenOut, counter
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.description import Watch
 from twolayer.expectation import Chosen, Moments, SquareUnits, increment_covariance, increment_parts, increment_rates
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.theory.motion.drift import Change, drift, mean_increments, pack, tangent, unpack
 from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance
-from twolayer.theory.motion.watch import Watch
 from twolayer.training import SGD
 
 MAX_OPS = 6000
-# Beyond this part of the squared lengths, what had to be cut off to keep the overlaps positive is no rounding.
+# A negative part of the overlaps above this fraction of the squared lengths is more than rounding.
 OUTSIDE = 1e-9
-# Paths whose moments are held at once where each takes a cloud of points, and where each is a formula or few samples.
+# Paths computed at once where the moments are averages over points, and where they are formulas or few samples.
 FEW, MANY = 8, 256
 
 
-class Path(NamedTuple):
-    """One path on its way; arrays of paths have them along the first axis."""
+class OverlapPath(NamedTuple):
+    """The current state of a path; arrays of several paths have them along the first axis."""
 
     Q: Any
     M: Any
     a: Any
-    outside: Any  # steps after which the overlaps had to be brought back to positive ones
+    outside: Any  # number of steps after which negative overlaps were cut off
     crossing: Any  # times at which thresholds were first reached, -1 before
 
 
 class Kept(NamedTuple):
-    """What a path keeps for a stretch of equal steps."""
+    """The data of a path that does not change during an interval of equal steps."""
 
-    lengths: Any  # of the rows at the start
+    lengths: Any  # lengths of the rows at the start
     thresholds: Any
     step: Any  # the time dt of a step
     offset: Any  # the time after step n, counted from one, is offset + n dt
-    amplitude: Any  # of the noise: sqrt(gamma / (p d)), or zero
+    amplitude: Any  # amplitude of the noise: sqrt(gamma / (p d)), or zero
 
 
-class Setting(eqx.Module):
-    """What a step needs besides the path; the dimension is in the amplitude alone."""
+class PathSetting(eqx.Module):
+    """The fixed data of a step; the dimension d enters through the amplitude of the noise only."""
 
     problem: Problem
     training: SGD
     engine: Chosen
     watch: Watch
     P: Any
-    inverse: Any  # of P
+    inverse: Any  # inverse of P
     root: Any  # Cholesky factor of P
     method: str = eqx.field(static=True)
     corrections: bool = eqx.field(static=True)
-    # That make the noise of a step; none: Gaussian noise, by its covariance.
+    # Samples from which the noise of a step is made; 0 for Gaussian noise from its covariance.
     samples: int = eqx.field(static=True)
 
     @property
     def numbers(self) -> int:
-        """Normal numbers of a step, or of each of its samples."""
+        """The number of normal numbers of a step, or of each of its samples."""
         if self.samples:
             return self.problem.k + self.problem.p + 1
         return len(moving_entries(self.problem, self.training))
 
 
 def without_dimension(problem: Problem) -> Problem:
-    """The same problem in as many dimensions as there are directions: what is compiled for it serves every d."""
+    """The same problem in p + k dimensions, so that one compiled program serves every d."""
     return dataclasses.replace(problem, inputs=Gaussian(problem.p + problem.k))
 
 
-def draw(made: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "samples numbers"]:
-    """The normal numbers of a step: a function of the key and the number of the step; one row without samples."""
-    rows = max(1, made.samples)
-    blocks = four_of(made.numbers)
+def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "samples numbers"]:
+    """The normal numbers of a step, which depend on its key and number alone; one row for each sample."""
+    rows = max(1, setting.samples)
+    blocks = four_of(setting.numbers)
     block = jnp.broadcast_to(jnp.arange(blocks, dtype=jnp.uint32)[None, :], (rows, blocks))
     sample = jnp.broadcast_to(jnp.arange(rows, dtype=jnp.uint32)[:, None], block.shape)
     k0, k1, low, high = (jnp.full_like(block, word) for word in (*key, *step))
     four = four_normals(k0, k1, block, sample, low, high)
-    return jnp.stack(four, axis=2).reshape(rows, -1)[:, : made.numbers].astype(jnp.float64)
+    return jnp.stack(four, axis=2).reshape(rows, -1)[:, : setting.numbers].astype(jnp.float64)
 
 
-def positive(made: Setting, Q: Array, M: Array, lengths: Array) -> tuple[Array, Array, Array, Array]:
-    r"""The overlaps brought back to positive ones: Q, M, a factor of :math:`Q^\perp`, and whether that was needed.
+def positive(setting: PathSetting, Q: Array, M: Array, lengths: Array) -> tuple[Array, Array, Array, Array]:
+    r"""The overlaps made positive: Q, M, a factor of :math:`Q^\perp`, and whether anything was cut off.
 
-    What is negative in :math:`Q^\perp = Q - M P^{-1} M^T` is cut off; on the sphere the rows then get their lengths
-    back. Positive overlaps stay as they are.
+    The negative part of :math:`Q^\perp = Q - M P^{-1} M^T` is cut off; on the sphere the rows are then rescaled to
+    their lengths. Positive overlaps do not change.
     """
-    within = M @ jnp.asarray(made.inverse) @ M.T
+    within = M @ jnp.asarray(setting.inverse) @ M.T
     rest = Q - within
     if len(Q) == 1:
         kept = jnp.maximum(rest, 0.0)
@@ -104,47 +104,47 @@ def positive(made: Setting, Q: Array, M: Array, lengths: Array) -> tuple[Array, 
         kept = factor @ factor.T
     lost = jnp.sum(jnp.abs(rest - kept))
     Q = within + kept
-    if made.training.is_spherical:
+    if setting.training.is_spherical:
         scale = lengths / jnp.sqrt(jnp.diagonal(Q))
         Q, M, factor = scale[:, None] * Q * scale[None, :], scale[:, None] * M, scale[:, None] * factor
     return Q, M, factor, lost > OUTSIDE * jnp.sum(jnp.diagonal(Q))
 
 
-# Unit noise at given overlaps, their moments and a factor of what is outside the target's span, and its covariance.
+# A function of overlaps, their moments and a factor of Q^perp that gives unit noise and its covariance.
 Shake = Callable[[Overlaps, Moments, Array], tuple[Change, Array]]
 
 
 def noise(
-    made: Setting, overlaps: Overlaps, moments: Moments, factor: Array, normals: Array
+    setting: PathSetting, overlaps: Overlaps, moments: Moments, factor: Array, normals: Array
 ) -> tuple[Change, Float[Array, "entries entries"]]:
     r"""Unit noise with the full covariance of the increments, and that covariance (or its estimate from the samples).
 
     Gaussian noise is a triangular factor of the covariance times the normal numbers. From samples it is what they add
     beyond the mean, over the root of their number, :math:`N^{-1/2} \sum_\nu (S_\nu - E[S])`, of the same covariance.
     """
-    problem, training = made.problem, made.training
+    problem, training = setting.problem, setting.training
     p, k = problem.p, problem.k
-    if not made.samples:
-        raw = made.engine.parts(problem, overlaps, ("covariance",))["covariance"]
+    if not setting.samples:
+        raw = setting.engine.parts(problem, overlaps, ("covariance",))["covariance"]
         covariance = increment_covariance(problem, training, raw)
         moved = cholesky(noise_covariance(problem, training, overlaps, covariance)) @ normals[0]
         where = np.zeros((covariance.shape[0], len(moved)))
         where[moving_entries(problem, training), np.arange(len(moved))] = 1.0
         return unpack(jnp.asarray(where) @ moved, p, k), covariance
-    lam_star = normals[:, :k] @ jnp.asarray(made.root).T
-    projection = overlaps.M @ jnp.asarray(made.inverse)
+    lam_star = normals[:, :k] @ jnp.asarray(setting.root).T
+    projection = overlaps.M @ jnp.asarray(setting.inverse)
     lam = lam_star @ projection.T + normals[:, k : k + p] @ factor.T
     fields = jnp.concatenate([lam, lam_star], axis=1)
     parts = increment_parts(problem, overlaps.a, fields, jnp.sqrt(problem.noise) * normals[:, k + p])
     mean = pack(mean_increments(problem, training, overlaps, moments))
     beyond = parts @ increment_rates(problem, training).T - mean[None, :]
-    change = unpack(jnp.sum(beyond, axis=0) / np.sqrt(made.samples), p, k)
+    change = unpack(jnp.sum(beyond, axis=0) / np.sqrt(setting.samples), p, k)
     if training.is_spherical:
         change = tangent(overlaps, change)
-    return change, beyond.T @ beyond / made.samples
+    return change, beyond.T @ beyond / setting.samples
 
 
-def path_step(made: Setting, path: Path, kept: Kept, shake: Shake, at: Any) -> Path:
+def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake, at: Any) -> OverlapPath:
     r"""One step of time dt: trapezoidal in the drift, with noise of the size that it has half-way.
 
     .. math:: \bar X = X + \tfrac12 F(X)\,dt, \qquad
@@ -155,54 +155,56 @@ def path_step(made: Setting, path: Path, kept: Kept, shake: Shake, at: Any) -> P
     mean and covariance are then right up to order :math:`dt^2` each, besides :math:`\epsilon^2 dt` in the mean and
     :math:`\epsilon^4 dt` in the covariance (:cite:t:`milstein1997`). Euler's method has the noise of X and stops at Y.
     """
-    problem, training = made.problem, made.training
-    P = jnp.asarray(made.P)
+    problem, training = setting.problem, setting.training
+    P = jnp.asarray(setting.P)
     state = (path.Q, path.M, path.a)
     here = Overlaps(*state[:2], P, path.a)
-    moments = made.engine.moments(problem, here)
+    moments = setting.engine.moments(problem, here)
     first = drift(problem, training, here, moments)
 
     def moved(time: Any, F: Change, size: Any = None, unit: Any = None) -> tuple[Overlaps, Array, Array]:
         Q, M, a = (x + time * f for x, f in zip(state, F, strict=True))
         if unit is not None:
             Q, M, a = (x + size * n for x, n in zip((Q, M, a), unit, strict=True))
-        Q, M, factor, was_outside = positive(made, Q, M, kept.lengths)
+        Q, M, factor, was_outside = positive(setting, Q, M, kept.lengths)
         return Overlaps(Q, M, P, a), factor, was_outside
 
-    half, factor = here, positive(made, path.Q, path.M, kept.lengths)[2]
-    if made.method == "heun":
+    half, factor = here, positive(setting, path.Q, path.M, kept.lengths)[2]
+    if setting.method == "heun":
         half, factor, _ = moved(0.5 * kept.step, first)
-        moments = made.engine.moments(problem, half) if made.samples else moments
+        moments = setting.engine.moments(problem, half) if setting.samples else moments
     unit, covariance = shake(half, moments, factor)
     size = kept.amplitude * jnp.sqrt(kept.step)
     small = jax.tree.map(jnp.zeros_like, first)
-    if made.corrections:  # of order 1/d: their change within a step is nothing
-        small = corrections(problem, training, made.engine, half, covariance, kept.amplitude * kept.amplitude)
+    if setting.corrections:  # they are of order 1/d, and their change within a step is negligible
+        small = corrections(problem, training, setting.engine, half, covariance, kept.amplitude * kept.amplitude)
     there, _, was_outside = moved(kept.step, jax.tree.map(jnp.add, first, small), size, unit)
-    if made.method == "heun":
-        second = drift(problem, training, there, made.engine.moments(problem, there))
+    if setting.method == "heun":
+        second = drift(problem, training, there, setting.engine.moments(problem, there))
         rate = jax.tree.map(lambda x, y, more: 0.5 * (x + y) + more, first, second, small)
         there, _, was_outside = moved(kept.step, rate, size, unit)
     crossing = path.crossing
-    if made.watch.is_on:
-        risk = made.engine.parts(problem, there, ("excess_risk",))["excess_risk"] if made.watch.risk else jnp.zeros(())
-        crossing = made.watch.crossed(there, risk, kept.thresholds, crossing, kept.offset + kept.step * at)
+    if setting.watch.is_on:
+        risk = setting.engine.parts(problem, there, ("excess_risk",))["excess_risk"] if setting.watch.risk else None
+        crossing = setting.watch.crossed(there, risk, kept.thresholds, crossing, kept.offset + kept.step * at)
     outside = path.outside + jnp.where(was_outside, 1.0, 0.0)
-    return Path(there.Q, there.M, there.a, outside, crossing)
+    return OverlapPath(there.Q, there.M, there.a, outside, crossing)
 
 
 @eqx.filter_jit
-def advance_xla(made: Setting, path: Path, kept: Kept, words: Any, draws: Any, first: Any, last: Any) -> Path:
-    """All paths from one step to another; a step takes the noise of so many ``draws``, as many steps of finer paths."""
+def advance_xla(
+    setting: PathSetting, path: OverlapPath, kept: Kept, words: Any, draws: Any, first: Any, last: Any
+) -> OverlapPath:
+    """Advance all paths from one step to another; a step combines the noise of ``draws`` steps of a finer path."""
 
-    def one(each: tuple[Path, Kept, Array]) -> Path:
-        path, kept, words = each
+    def one(row: tuple[OverlapPath, Kept, Array]) -> OverlapPath:
+        path, kept, words = row
 
-        def step(number: Array, path: Path) -> Path:
+        def step(number: Array, path: OverlapPath) -> OverlapPath:
             def shake(overlaps: Overlaps, moments: Moments, factor: Array) -> tuple[Change, Array]:
                 def unit_of(i: Array) -> tuple[Change, Array]:
-                    normals = draw(made, (words[0], words[1]), counter(number * draws + i))
-                    return noise(made, overlaps, moments, factor, normals)
+                    normals = draw(setting, (words[0], words[1]), counter(number * draws + i))
+                    return noise(setting, overlaps, moments, factor, normals)
 
                 def more(i: Array, total: Any) -> Any:
                     return jax.tree.map(jnp.add, total, unit_of(i))
@@ -211,30 +213,30 @@ def advance_xla(made: Setting, path: Path, kept: Kept, words: Any, draws: Any, f
                 unit, covariance = jax.lax.fori_loop(0, draws, more, zero)
                 return jax.tree.map(lambda x: x / jnp.sqrt(draws), unit), covariance / draws
 
-            return path_step(made, path, kept, shake, (number + 1).astype(jnp.float64))
+            return path_step(setting, path, kept, shake, (number + 1).astype(jnp.float64))
 
         return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, path)
 
-    is_light = made.samples > 0 or isinstance(made.engine.engine_of("covariance"), SquareUnits)
+    is_light = setting.samples > 0 or isinstance(setting.engine.engine_of("covariance"), SquareUnits)
     width = MANY if is_light else FEW
     return jax.lax.map(one, (path, kept, words), batch_size=min(width, len(path.outside)))
 
 
-def written_out(made: Setting) -> WrittenOut:
-    """The step on scalars; `Unsupported` where that cannot be, or would be too long."""
-    p, k = made.problem.p, made.problem.k
+def written_out(setting: PathSetting) -> WrittenOut:
+    """One step as a program on scalars; raises `Unsupported` where that is impossible or would be too long."""
+    p, k = setting.problem.p, setting.problem.k
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
 
-    def step(path: Path, kept: Kept, normals: Array, at: Array) -> Path:
+    def step(path: OverlapPath, kept: Kept, normals: Array, at: Array) -> OverlapPath:
         def shake(overlaps: Overlaps, moments: Moments, factor: Array) -> tuple[Change, Array]:
-            return noise(made, overlaps, moments, factor, normals)
+            return noise(setting, overlaps, moments, factor, normals)
 
-        return path_step(made, path, kept, shake, at)
+        return path_step(setting, path, kept, shake, at)
 
-    path = Path(*(real(shape) for shape in ((p, p), (p, k), (p,), (), (1 + k,))))  # pyright: ignore[reportArgumentType]
+    path = OverlapPath(*(real(shape) for shape in ((p, p), (p, k), (p,), (), (setting.watch.size(k),))))  # pyright: ignore[reportArgumentType]
     kept = Kept(*(real(shape) for shape in ((p,), (2,), (), (), ())))  # pyright: ignore[reportArgumentType]
-    normals: Any = real((max(1, made.samples), made.numbers))  # pyright: ignore[reportArgumentType]
-    draws = _drawn(made, 1)
+    normals: Any = real((max(1, setting.samples), setting.numbers))  # pyright: ignore[reportArgumentType]
+    draws = _drawn(setting, 1)
     program = scalarize(step, path, kept, normals, real(()))  # pyright: ignore[reportArgumentType]
     if len(program.ops) > MAX_OPS or len(draws.ops) > MAX_OPS // 3:
         raise Unsupported(f"{len(program.ops)} operations on {len(draws.ops)}")
@@ -242,18 +244,18 @@ def written_out(made: Setting) -> WrittenOut:
     return WrittenOut(draws, program, sizes[0], sizes[1])
 
 
-def in_long_steps(made: Setting, program: WrittenOut, draws: int) -> WrittenOut | None:
-    """The same where each step takes the noise of several; None for samples, whose noise is no Gaussian number."""
-    return None if made.samples else program._replace(draws=_drawn(made, draws))
+def in_long_steps(setting: PathSetting, program: WrittenOut, draws: int) -> WrittenOut | None:
+    """The program in which a step combines the noise of several; None for noise from samples, which is not Gaussian."""
+    return None if setting.samples else program._replace(draws=_drawn(setting, draws))
 
 
-def _drawn(made: Setting, draws: int) -> Program:
-    """The normal numbers of a step, of so many draws together, and its number counted from one."""
+def _drawn(setting: PathSetting, draws: int) -> Program:
+    """The normal numbers of a step that combines several draws, and the number of the step, counted from one."""
     word = jax.ShapeDtypeStruct((), jnp.uint32)
 
     def numbers(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Array, Array]:
         first = (low.astype(jnp.uint64) + (high.astype(jnp.uint64) << np.uint64(32))) * np.uint64(draws)
-        total = sum(draw(made, (k0, k1), counter(first + np.uint64(i))) for i in range(draws))
+        total = sum(draw(setting, (k0, k1), counter(first + np.uint64(i))) for i in range(draws))
         at = low.astype(jnp.float64) + 2.0**32 * high.astype(jnp.float64) + 1.0
         return jnp.asarray(total) / np.sqrt(draws), at
 
@@ -261,15 +263,15 @@ def _drawn(made: Setting, draws: int) -> Program:
 
 
 def as_rows(tree: Any) -> list[Any]:
-    """The numbers of all paths, one array of paths each."""
+    """The entries of a tuple of arrays, each as one array over paths."""
     return [row for part in tree for row in np.asarray(part).reshape(len(part), -1).T]
 
 
-def from_rows(path: Path, rows: Any) -> Path:
-    """The same back in the form of a path."""
-    found, place = [], 0
+def from_rows(path: OverlapPath, rows: Any) -> OverlapPath:
+    """The paths from their rows; the inverse of `as_rows`."""
+    parts, place = [], 0
     for part in path:
         size = int(np.prod(part.shape[1:]))
-        found.append(np.stack([np.asarray(row) for row in rows[place : place + size]], axis=1).reshape(part.shape))
+        parts.append(np.stack([np.asarray(row) for row in rows[place : place + size]], axis=1).reshape(part.shape))
         place += size
-    return Path(*found)
+    return OverlapPath(*parts)

@@ -1,4 +1,4 @@
-"""What every limiting account of one-pass training asks of a problem."""
+"""Conditions that every theory of one-pass training has in common."""
 
 from twolayer.core.errors import NotApplicable
 from twolayer.expectation import Auto
@@ -7,9 +7,9 @@ from twolayer.training import SGD
 
 
 def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, ...], momentum: bool = False) -> str:
-    """Why the closed equations for the overlaps do not hold, or their averages are not to be had; empty if they do.
+    """Why the closed equations for the overlaps do not apply, or their averages cannot be computed; empty if they do.
 
-    ``momentum`` says whether the account covers it.
+    ``momentum`` says whether the description covers momentum.
     """
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."

@@ -1,1 +1,1 @@
-"""Samples that come back: the frame of the weights, typical samples, Sobol nets."""
+"""Training on reused samples: the frame of the weights, typical samples, Sobol nets."""

@@ -1,6 +1,6 @@
-r"""Training on samples that come back: the weights in a growing orthonormal frame, and one sample's coordinates in it.
+r"""Training on reused samples: the weights in a growing orthonormal frame, and one sample's coordinates in it.
 
-Gaussian inputs that have been used for a step are no longer independent of the weights. What they know is finite: write
+Gaussian inputs that have been used for a step are no longer independent of the weights. The dependence is finite: write
 the weights as :math:`W^t = B^t E` with orthonormal rows E that span the target, the start and the noise of each
 gradient. In the limit a typical sample has independent normal coordinates x along E, moved along the noise of each
 gradient by what the sample itself put there. Everything the dynamics needs are averages over one such sample.
@@ -16,23 +16,23 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
 from twolayer.problem import Overlaps, Problem
-from twolayer.theory.reuse.typical_samples import Cloud, Layout
+from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
 
-# A gradient whose part outside of all earlier ones is below this part of its square adds nothing but rounding.
+# The new part of a gradient is rounding if its square is below this fraction of the square of the gradient.
 NOTHING_NEW = 1e-14
 
 
 def gradients_per_step(training: SGD) -> int:
-    """How many gradients a step takes on its batch."""
+    """The number of gradients that a step computes on its batch."""
     if isinstance(training.reuse, Repeated):
         return training.reuse.times
     return 2 if isinstance(training.reuse, LookAhead) else 1
 
 
 class Traces(NamedTuple):
-    """What samples have put into the frame: their gradients, made orthonormal in mean square one after the other."""
+    """The earlier gradients of the samples, orthonormalised in mean square."""
 
     hat: Float[Array, "noise points"]
     gram: Float[Array, "noise noise"]  # the triangular factor: gradients are this times ``hat``
@@ -46,13 +46,13 @@ def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
 
 
 def fields(
-    layout: Layout, alpha: Any, cloud: Cloud, traces: Traces, B: Float[Array, "p size"], remembered: Array
+    layout: Layout, alpha: Any, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
 ) -> Float[Array, "p points"]:
     r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
 
-    The second part, along the noise of gradients, is the memory: a sample that has been used knows the weights. In the
-    usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
-    ``remembered`` marks the gradients that these very samples have been part of.
+    The second part, along the noise of gradients, is the memory: a sample that has been used is not independent of the
+    weights. In the usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
+    ``remembered`` marks the gradients in which these samples have taken part.
     """
     return B @ cloud.x + (B[:, layout.given :] * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat
 
@@ -61,7 +61,7 @@ def gradient_in_frame(
     problem: Problem,
     alpha: Any,
     layout: Layout,
-    cloud: Cloud,
+    cloud: TypicalSamples,
     traces: Traces,
     weights: Weights,
     number: Any,
@@ -84,9 +84,9 @@ def gradient_in_frame(
     Parameters
     ----------
     problem, alpha, layout, cloud
-        What is learned; samples in a set over d; the frame; typical samples of the set.
+        The problem; the number of samples in a set over d; the frame; typical samples of the set.
     traces
-        What these samples have put into the frame before.
+        The earlier gradients of these samples.
     weights
         Where the gradient is taken.
     number, begin
@@ -120,15 +120,16 @@ def gradient_in_frame(
 
 
 def _averages(weighted: Float[Array, "p points"], rows: Float[Array, "n points"]) -> Float[Array, "p n"]:
-    """The averages of products. With few columns on the right XLA is ten times quicker than with few rows on the left.
+    """The averages of products of two sets of functions.
 
-    The barrier keeps it from turning the one into the other.
+    XLA is ten times faster with few columns on the right than with few rows on the left, and the barrier keeps it from
+    rewriting one as the other.
     """
     return jax.lax.optimization_barrier(rows @ weighted.T).T
 
 
 def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float[Array, "p points"]:
-    """The inverse of the factor times the points; zero for rows without a pivot."""
+    """The inverse of the factor times the new parts; zero for rows without a pivot."""
     pivots = jnp.diagonal(factor)
     is_free = pivots > 0.0
     whole = factor + jnp.diag(jnp.where(is_free, 0.0, 1.0))
@@ -136,70 +137,72 @@ def _solved(factor: Float[Array, "p p"], new: Float[Array, "p points"]) -> Float
     return jnp.where(is_free[:, None], inverse, 0.0) @ new
 
 
-class Run(NamedTuple):
-    """What stays the same through a run."""
+class Constants(NamedTuple):
+    """The data of a run that does not change."""
 
     problem: Problem
     training: SGD
     alpha: Any  # samples in a set, or in a batch where there is none, over d
-    lengths: Any  # of the rows at the start
-    cloud: Cloud
+    lengths: Any  # lengths of the rows at the start
+    cloud: TypicalSamples
 
 
-class Place(NamedTuple):
-    """Where a run is."""
+class Position(NamedTuple):
+    """The current state of a run."""
 
     weights: Weights
     traces: Traces
 
 
 @eqx.filter_jit
-def begin(problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: Cloud) -> tuple[Run, Place]:
-    """A run at its start."""
+def begin(
+    problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: TypicalSamples
+) -> tuple[Constants, Position]:
+    """The fixed data of a run, and its state at the start."""
     size, points = cloud.x.shape
     layout = Layout(problem.k, problem.p, (size - problem.k - problem.p) // problem.p)
     noise = layout.size - layout.given
     traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
-    run = Run(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
-    return run, Place(start_in_frame(training, start, layout), traces)
+    constants = Constants(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
+    return constants, Position(start_in_frame(training, start, layout), traces)
 
 
-# The traces are written in place; everything else is in the first argument.
+# The buffers of the state are reused for the result, so that the traces are updated without a copy.
 @eqx.filter_jit(donate="all-except-first")
-def step(run: Run, place: Place, t: Any) -> tuple[Place, tuple[Array, Array, Array]]:
-    """One step of training, and weights, second layer and risk over the set before it."""
-    problem, training, alpha, lengths, cloud = run
+def step(constants: Constants, place: Position, t: Any) -> tuple[Position, tuple[Array, Array, Array]]:
+    """The state after one step of training; weights, second layer and risk over the set before the step."""
+    problem, training, alpha, lengths, cloud = constants
     weights, traces = place
     noise = traces.hat.shape[0]
     layout = Layout(problem.k, problem.p, noise // problem.p)
-    each = gradients_per_step(training)
+    per_step = gradients_per_step(training)
     before, wanted, risk = weights, queried(training, weights), jnp.asarray(jnp.nan)
-    if training.has_fixed_set and wanted.W is not weights.W:  # else the gradient finds the risk on its way
+    if training.has_fixed_set and wanted.W is not weights.W:  # otherwise the gradient computes the risk as well
         used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
         h = fields(layout, alpha, cloud, traces, weights.W, used)
         risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
-        # What reads the traces comes first, or they would be copied before they are written to.
+        # The barrier puts all reading of the traces before their update, which would otherwise need a copy.
         risk, traces = jax.lax.optimization_barrier((risk, traces))
 
-    def found(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
-        first = jnp.zeros_like(t) if training.has_fixed_set else each * t
-        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, each * t + m, first)
+    def gradient_at(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
+        first = jnp.zeros_like(t) if training.has_fixed_set else per_step * t
+        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, per_step * t + m, first)
 
     if isinstance(training.reuse, LookAhead):
-        ahead, traces, _ = found(wanted, traces, 0)
-        gradient, traces, _ = found(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
+        ahead, traces, _ = gradient_at(wanted, traces, 0)
+        gradient, traces, _ = gradient_at(looked_ahead(problem, training.reuse.rate, wanted, ahead), traces, 1)
         weights = update(problem, training, weights, lengths, gradient)
     else:
-        for m in range(each):
+        for m in range(per_step):
             wanted = queried(training, weights)
-            gradient, traces, here = found(wanted, traces, m)
+            gradient, traces, here = gradient_at(wanted, traces, m)
             risk = here if training.has_fixed_set and wanted.W is weights.W else risk
             weights = update(problem, training, weights, lengths, gradient)
-    return Place(weights, traces), (before.W, before.a, risk)
+    return Position(weights, traces), (before.W, before.a, risk)
 
 
-class Path(NamedTuple):
-    """What a run gives at every step."""
+class FramePath(NamedTuple):
+    """The result of a run at every step."""
 
     B: Any  # (steps + 1, p, size): the weights in the frame
     a: Any  # (steps + 1, p)
@@ -213,15 +216,15 @@ def follow(
     firsts: tuple[int, ...],
     alpha: Any,
     start: Overlaps,
-    cloud: Cloud,
+    cloud: TypicalSamples,
     steps: int,
-) -> Path:
-    """A run of so many steps, over one cloud, by trainings that each have their first step."""
-    run, place = begin(problem, phases[0], alpha, start, cloud)
+) -> FramePath:
+    """Compute a run over one cloud of typical samples, by trainings that begin at the steps ``firsts``."""
+    constants, place = begin(problem, phases[0], alpha, start, cloud)
     seen = []
     for t in range(steps + 1):
         training = phases[int(np.searchsorted(firsts, t, side="right")) - 1]
-        place, now = step(run._replace(training=training), place, np.asarray(t))
+        place, now = step(constants._replace(training=training), place, np.asarray(t))
         seen.append(now)
     B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
-    return Path(B, a, risk, np.asarray(place.traces.gram))
+    return FramePath(B, a, risk, np.asarray(place.traces.gram))

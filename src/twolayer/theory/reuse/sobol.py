@@ -1,4 +1,4 @@
-"""Scrambled Sobol nets made where they are used: a few direction numbers go in, and the points come out of XLA."""
+"""Scrambled Sobol nets whose points are computed inside compiled code, from a few direction numbers."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 BITS = 32
-SOBOL_BITS = 30  # what scipy's direction numbers hold
+SOBOL_BITS = 30  # the bits of scipy's direction numbers
 
 
 class Net(NamedTuple):
-    """One scrambled net: the directions of each coordinate, one for each bit of a point's number, and a shift."""
+    """A scrambled net: direction numbers of each coordinate, one for each bit of a point's index, and a shift."""
 
     directions: np.ndarray  # (coordinates, bits of the number), whole numbers of 32 bits
     shift: np.ndarray  # (coordinates,)
@@ -21,7 +21,7 @@ class Net(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _directions(coordinates: int, log2_points: int) -> np.ndarray:
-    """Sobol's direction numbers (coordinates, bits): the points whose number has one bit, in the order of Gray."""
+    """Sobol's direction numbers (coordinates, bits): the points whose index in Gray code has a single bit."""
     from scipy.stats import qmc
 
     engine = qmc.Sobol(coordinates, scramble=False)
@@ -30,8 +30,8 @@ def _directions(coordinates: int, log2_points: int) -> np.ndarray:
         engine.reset()
         engine.fast_forward(2 ** (bit + 1) - 1)
         columns.append(np.rint(engine.random(1)[0] * 2.0**SOBOL_BITS).astype(np.uint64))
-    found = np.stack(columns, axis=1) if columns else np.zeros((coordinates, 0), np.uint64)
-    return found << np.uint64(BITS - SOBOL_BITS)
+    directions = np.stack(columns, axis=1) if columns else np.zeros((coordinates, 0), np.uint64)
+    return directions << np.uint64(BITS - SOBOL_BITS)
 
 
 def scrambled_net(coordinates: int, log2_points: int, seed: int) -> Net:

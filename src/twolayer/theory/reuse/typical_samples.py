@@ -1,4 +1,4 @@
-"""Typical samples of a set: clouds of points in the coordinates of a frame that grows with training."""
+"""Typical samples of a data set: points in the coordinates of a frame that grows with training."""
 
 from typing import Any, NamedTuple
 
@@ -11,14 +11,14 @@ from jaxtyping import Array, Float
 from twolayer.problem import Problem
 from twolayer.theory.reuse.sobol import Net, uniforms
 
-# Counts of a sample in a batch up to this number: more have a probability below 1e-15 at a mean of one.
+# Larger counts of a sample in a batch have a probability below 1e-15 at a mean of one.
 MOST_COUNTS = 18
 # Factor by which the points are spread out along the target: in each direction it costs 7% of them.
 WIDER = 1.25
 
 
 class Layout(NamedTuple):
-    """How the coordinates of the frame are ordered: target, start, then the noise of each gradient."""
+    """The order of the coordinates of the frame: target, start, then the noise of each gradient."""
 
     k: int
     p: int
@@ -26,53 +26,52 @@ class Layout(NamedTuple):
 
     @property
     def given(self) -> int:
-        """Coordinates that are there at the start."""
+        """The number of coordinates at the start."""
         return self.k + self.p
 
     @property
     def size(self) -> int:
-        """All coordinates."""
+        """The number of all coordinates."""
         return self.given + self.p * self.gradients
 
 
-class Cloud(NamedTuple):
-    """Typical samples: many points of the law of one."""
+class TypicalSamples(NamedTuple):
+    """A cloud of typical samples: points of the law of one sample, with weights."""
 
     weights: Float[Array, " points"]  # they sum to one
     x: Float[Array, "size points"]  # independent normal coordinates along the frame
     y: Float[Array, " points"]
-    counts: Any  # (gradients, points): how often each batch holds the sample, or None: once
+    counts: Any  # (gradients, points): how often each batch contains the sample; None if once
 
 
 def coordinates_needed(layout: Layout, has_counts: bool) -> int:
-    """The dimension of the net from which a cloud is made."""
+    """The number of coordinates of the net that a cloud needs."""
     return layout.size + 1 + (layout.gradients if has_counts else 0)
 
 
 @eqx.filter_jit
-def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> Cloud:
-    r"""Samples from a net: normal coordinates whose first two moments are exact, labels, and counts.
+def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> TypicalSamples:
+    r"""Typical samples from a net: normal coordinates with exact first and second moments, labels, and counts.
 
-    The coordinates along the target are spread out by `WIDER`, with weights that make up for it: squares of labels that
-    grow as a polynomial are made in the tails.
+    The coordinates along the target are spread out by the factor `WIDER`, and weights correct for it, since averages of
+    squared labels that grow as a polynomial are dominated by the tails.
 
     Mini-batches are drawn with replacement: as the set grows, a sample is in a batch a number of times that has
     Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
     """
     k, size = layout.k, layout.size
     points = uniforms(net, log2_points)
-    # Without the barrier XLA would compute the quantiles anew in everything that uses them.
+    # Without the barrier XLA would compute the quantiles again wherever they are used.
     normals = jax.lax.optimization_barrier(jax.scipy.special.ndtri(points[: size + 1]))
     weights = jnp.exp(-0.5 * (WIDER**2 - 1.0) * jnp.sum(normals[:k] ** 2, axis=0))
     weights = weights / jnp.sum(weights)
-    # Exact means and covariances make linear problems exact, and help all others. The points are read once for their
-    # moments and once to be moved.
+    # Exact means and covariances make linear problems exact, and reduce the error of all others.
     scale = jnp.where(jnp.arange(size + 1) < k, WIDER, 1.0)
     mean = scale * (normals @ weights)
     second = scale[:, None] * ((normals * weights[None, :]) @ normals.T) * scale[None, :]
     factor = jnp.linalg.cholesky(second - mean[:, None] * mean[None, :])
     whitening = jax.scipy.linalg.solve_triangular(factor, jnp.eye(size + 1), lower=True)
-    # The noise of the label comes after the target in the net, whose first coordinates are its best; here it is last.
+    # In the net the label noise follows the target, since the first coordinates are the most uniform; here it is last.
     whitening = whitening[np.r_[:k, k + 1 : size + 1, k]]
     normals = (whitening * scale[None, :]) @ normals - (whitening @ mean)[:, None]
     x = normals[:-1]
@@ -80,11 +79,11 @@ def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net,
     counts = None
     if share is not None:
         counts = poisson(points[size + 1 :], share)
-    return Cloud(weights, x, y, counts)
+    return TypicalSamples(weights, x, y, counts)
 
 
 def poisson(u: Float[Array, "n points"], mean: Any) -> Float[Array, "n points"]:
-    """Poisson's law by its quantiles, for means of at most one."""
+    """Poisson variables from uniform ones, by quantiles; for means of at most one."""
     number = jnp.arange(MOST_COUNTS, dtype=jnp.float64)
     below = jnp.cumsum(jnp.exp(-mean + number * jnp.log(mean) - jax.scipy.special.gammaln(number + 1.0)))
 

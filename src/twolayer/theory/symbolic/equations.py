@@ -13,12 +13,12 @@ from twolayer.specification.fields import is_traced
 from twolayer.theory.symbolic.evaluation import evaluator, value
 from twolayer.theory.symbolic.indexed import PARAMETERS, Key
 
-# How far an argument may be from the numbers that were put in for it: a little more than an integrator drifts.
+# The largest difference of an argument from the numbers that replace it, a little above the drift of an integrator.
 TOLERANCE = 1e-6
 
 
-class Given(NamedTuple):
-    """What a problem and its training say: values, and which of them are put into the formulas as numbers."""
+class KnownValues(NamedTuple):
+    """The values of a problem and its training, and which of them replace symbols in the formulas."""
 
     P: Any
     a: Any  # None when it is drawn at random
@@ -57,8 +57,8 @@ class Equations:
     r"""The closed equations of one-pass SGD as d goes to infinity, in the time :math:`t = \gamma\,samples / (p d)`.
 
     ``dQ`` (p, p), ``dM`` (p, k) and ``da`` (p, 1) are sympy matrices of time derivatives; ``risk`` contains the floor
-    :math:`\Delta / 2`, ``excess_risk`` does not. The unknowns stand in ``Q``, ``M``, ``P`` and ``a``, or the numbers
-    that were put in for them; ``gamma``, ``Delta``, ``kappa`` and ``weight_decay`` are symbols, and ``sigma`` and ``f``
+    :math:`\Delta / 2`, ``excess_risk`` does not. The fields ``Q``, ``M``, ``P`` and ``a`` hold the unknowns, or the
+    numbers that replace them; ``gamma``, ``Delta``, ``kappa`` and ``weight_decay`` are symbols, and ``sigma`` and ``f``
     the activation and the target. When ``p`` is a symbol, the matrices hold the equations of any two units j and l:
     ``Q`` is [Q[j, l]], ``M`` is [M[j, 1], ...], ``a`` is [a[j]].
     """
@@ -80,7 +80,7 @@ class Equations:
     da: Any
     risk: Any
     excess_risk: Any
-    given: Given = field(repr=False)
+    given: KnownValues = field(repr=False)
     keys: Mapping[Any, Key] = field(repr=False)  # the expressions that are unknowns, and what they mean
 
     @property
@@ -98,14 +98,14 @@ class Equations:
         listed += [(self.Q[j, l], self.dQ[j, l]) for j in rows for l in rows if j < l or (j == l and moves)]
         if self.given.trains_second_layer:
             listed += [(self.a[j, 0], self.da[j, 0]) for j in rows]
-        found = [
+        equations = [
             Equation(f"d{_text(x)}/dt", _text(rate), rf"\frac{{d {_latex(x)}}}{{dt}}", _latex(rate))
             for x, rate in listed
         ]
-        return [*found, Equation("risk", _text(self.risk), r"\mathcal{R}", _latex(self.risk))]
+        return [*equations, Equation("risk", _text(self.risk), r"\mathcal{R}", _latex(self.risk))]
 
     def assumptions(self) -> list[str]:
-        """What the formulas stand on, as sentences."""
+        """The assumptions of the formulas, as sentences."""
         fields = "field z1" if self.k == 1 else f"fields z1 to z{self.k}"
         lines = [
             f"Student (1/p) sum_j a_j sigma(lambda_j) with sigma(x) = {_text(self.sigma)}; "
@@ -148,7 +148,7 @@ class Equations:
         return f"$$\n{self.latex()}\n$$"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, each equation under its left side."""
+        """The equations as plain data, each under its left side."""
         return {
             "p": None if self.is_symbolic_p else self.p,
             "k": self.k,
@@ -197,14 +197,14 @@ class Equations:
 
         def risk(Q: Any, M: Any, P: Any = None, a: Any = None, Delta: Any = None) -> Any:
             arrays = self._arrays(module, Q, M, P, a, (None, Delta, None, None))
-            (found,) = evaluate(*(value(key, arrays, module) for key in self.keys.values()))
-            found = module.asarray(found)
-            return found[..., 0, 0] if self.is_symbolic_p and found.ndim else found
+            (total,) = evaluate(*(value(key, arrays, module) for key in self.keys.values()))
+            total = module.asarray(total)
+            return total[..., 0, 0] if self.is_symbolic_p and total.ndim else total
 
         return risk
 
     def _arrays(self, module: Any, Q: Any, M: Any, P: Any, a: Any, rates: tuple[Any, ...]) -> dict[str, Any]:
-        """The arguments as arrays, those of the problem where they were left out; refuses what contradicts them."""
+        """The arguments as arrays, with defaults from the problem; raises where they contradict the formulas."""
         given = self.given
         Q, M = module.asarray(Q, dtype=float), module.asarray(M, dtype=float)
         if M.ndim < 2 or M.shape[-1] != self.k or Q.shape[-2:] != (M.shape[-2],) * 2:
@@ -226,8 +226,8 @@ class Equations:
         _check_put_in("Q", Q[..., np.arange(p), np.arange(p)], 1.0, given.has_unit_rows)
         _check_put_in("P", P, np.eye(self.k), given.is_orthonormal)
         _check_put_in("a", a, 1.0, given.has_unit_weights)
-        own = {name: getattr(given, name) if x is None else x for name, x in zip(PARAMETERS, rates, strict=True)}
-        return {"Q": Q, "M": M, "P": P, "a": a, "p": p, "is_symbolic_p": self.is_symbolic_p} | own
+        parameters = {name: getattr(given, name) if x is None else x for name, x in zip(PARAMETERS, rates, strict=True)}
+        return {"Q": Q, "M": M, "P": P, "a": a, "p": p, "is_symbolic_p": self.is_symbolic_p} | parameters
 
 
 def _check_put_in(name: str, argument: Any, numbers: Any, is_put_in: bool) -> None:

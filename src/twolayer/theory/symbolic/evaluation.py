@@ -10,11 +10,11 @@ def evaluator(expressions: Sequence[Any], keys: Mapping[Any, Key]) -> Callable[.
     """A function of the values of all keys, in their order, that gives the values of the expressions."""
     import sympy as sp
 
-    # Plain symbols for sums and indexed ones; not dummies, which lambdify would replace once more, one by one.
+    # Plain symbols replace sums and indexed symbols; dummies would be slow, since lambdify replaces each of them.
     places = {symbol: symbol if symbol.is_Symbol else sp.Symbol(f"x_{n}") for n, symbol in enumerate(keys)}
     # Whole numbers beyond double precision would turn arrays of numbers into arrays of objects.
-    found = set().union(*(expression.atoms(sp.Rational) for expression in expressions))
-    large = {x: sp.Float(x, 17) for x in found if max(abs(x.p), x.q) > 2**53}
+    rationals = set().union(*(expression.atoms(sp.Rational) for expression in expressions))
+    large = {x: sp.Float(x, 17) for x in rationals if max(abs(x.p), x.q) > 2**53}
     moved = {symbol: place for symbol, place in places.items() if symbol is not place} | large
     plain = [expression.xreplace(moved) if moved else expression for expression in expressions]
     return sp.lambdify(list(places.values()), plain, modules="math", cse=True)

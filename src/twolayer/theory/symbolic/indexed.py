@@ -1,4 +1,4 @@
-r"""Polynomials in the overlaps with letters for units, and sums over units that are understood.
+r"""Polynomials in the overlaps with letters for units, and with implicit sums over units.
 
 The equations of motion are the same for every unit, so they are derived once, for units j and l. The student's output
 brings in further units m and n, over which the equations sum; each of them comes with its weight :math:`a_m`, so that a
@@ -90,11 +90,11 @@ class OverlapRing:
     def factors(self, element: Any) -> Iterator[tuple[list[tuple[Key, int]], Fraction]]:
         """The terms of an element: the powers of its unknowns, and the coefficient."""
         for powers, coefficient in element.terms():
-            found = [(key, power) for key, power in zip(self.keys, powers, strict=True) if power]
-            yield found, Fraction(int(coefficient.numerator), int(coefficient.denominator))
+            factors = [(key, power) for key, power in zip(self.keys, powers, strict=True) if power]
+            yield factors, Fraction(int(coefficient.numerator), int(coefficient.denominator))
 
     def size(self, element: Any, p: int) -> int:
-        """The number of terms when the sums are written out at a width p, before like terms meet."""
+        """The number of terms when the sums are written out at a width p, before like terms are merged."""
         return sum(p ** len(_summed(factors)) for factors, _ in self.factors(element))
 
     def at_units(self, element: Any, p: int, units: Mapping[str, int]) -> dict[Monomial, Fraction]:
@@ -113,7 +113,7 @@ class OverlapRing:
         return total
 
     def with_sums(self, element: Any) -> dict[Monomial, Fraction]:
-        """The element with its sums as unknowns of their own; those over nothing are powers of p."""
+        """The element with its sums as separate unknowns; empty sums are powers of p."""
         total: dict[Monomial, Fraction] = {}
         for factors, coefficient in self.factors(element):
             powers: Counter[Key] = Counter()
@@ -130,7 +130,7 @@ class OverlapRing:
         return total
 
     def _count(self, powers: Counter[Key], key: Key, power: int) -> None:
-        """Multiply by a power of an unknown, with what was put in, inverses as negative powers, and pairs in order."""
+        """Multiply by a power of an unknown; inverses are negative powers, and the letters of Q are sorted."""
         name, *rest = key
         if name == "a" and self.has_unit_weights:
             return
@@ -162,7 +162,7 @@ def _sums(inside: Counter[Key], summed: list[str]) -> list[Monomial]:
 
 
 def _swapped(powers: Counter[Key]) -> Counter[Key]:
-    """The same product with m for n and n for m."""
+    """The product with the letters m and n exchanged."""
     other = {"m": "n", "n": "m"}
     named = ((key[0], [other.get(x, x) for x in key[1:]], power) for key, power in powers.items())
     return Counter({(name, *(sorted(x) if name == "Q" else x)): power for name, x, power in named})

@@ -13,12 +13,12 @@ from twolayer.problem import GivenOverlaps, Problem, RandomStart, WarmStart
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import is_traced
 from twolayer.theory.saad_solla import SaadSolla
-from twolayer.theory.symbolic.equations import Equations, Given
+from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import IndexForm, OverlapRing
 from twolayer.theory.symbolic.writing import written
 from twolayer.training import SGD, Both
 
-# Terms of an equation in its index form, and of all equations when they are written out: some seconds of work.
+# The most terms of an equation in its index form, and of all equations written out; more would take minutes.
 MAX_TERMS = 3_000
 MAX_WRITTEN = 100_000
 
@@ -48,8 +48,8 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     Parameters
     ----------
     problem, training
-        What is learned, and how. The learning rate, the noise, the ratio of the layers' rates and a weight decay stay
-        symbols, whatever their values.
+        The problem and its training. The learning rate, the noise, the ratio of the layers' rates and a weight decay
+        stay symbols, whatever their values.
     symbolic_p
         Whether the width stays a symbol, too; the equations are then those of units j and l, with sums over units.
     general
@@ -58,7 +58,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
 
     Returns
     -------
-    The equations; print them, or take their parts.
+    The equations, which can be printed, and whose parts are fields.
 
     Notes
     -----
@@ -87,7 +87,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
 
 
 def _written_size(ring: OverlapRing, form: IndexForm, p: int) -> int:
-    """The number of terms of all entries of dQ and dM, before like terms meet."""
+    """The number of terms of all entries of dQ and dM, before like terms are merged."""
     return p * (p + 1) // 2 * ring.size(form.dQ, p) + p * sum(ring.size(rate, p) for rate in form.dM)
 
 
@@ -172,7 +172,7 @@ def _squared(terms: Terms) -> Terms:
 
 
 def student_polynomial(problem: Problem) -> Polynomial:
-    """The student's activation as a polynomial, or the reason why there is none."""
+    """The student's activation as a polynomial; raises `NotApplicable` where it is none."""
     coefficients = problem.student.activation.coefficients
     if coefficients is None:
         raise NotApplicable(
@@ -183,7 +183,7 @@ def student_polynomial(problem: Problem) -> Polynomial:
 
 
 def target_polynomial(problem: Problem) -> Polynomial:
-    """The target as a polynomial, or the reason why there is none."""
+    """The target as a polynomial; raises `NotApplicable` where it is none."""
     polynomial = problem.target.polynomial
     if polynomial is not None:
         return polynomial
@@ -199,7 +199,7 @@ def target_polynomial(problem: Problem) -> Polynomial:
     )
 
 
-def _given(problem: Problem, training: SGD, general: bool) -> Given:
+def _given(problem: Problem, training: SGD, general: bool) -> KnownValues:
     second_layer = problem.student.second_layer
     is_frozen = not isinstance(training.layers, Both)
     if isinstance(second_layer, str):
@@ -208,7 +208,7 @@ def _given(problem: Problem, training: SGD, general: bool) -> Given:
         a = second_layer
     has_ones = a is not None and not is_traced(a) and bool(np.all(np.asarray(a) == 1.0))
     has_identity = not is_traced(problem.P) and bool(np.array_equal(np.asarray(problem.P), np.eye(problem.k)))
-    return Given(
+    return KnownValues(
         P=problem.P,
         a=a,
         gamma=training.learning_rate,

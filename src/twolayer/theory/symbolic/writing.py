@@ -1,21 +1,21 @@
-"""From the index form to sympy: which symbol each unknown has, and how a formula is laid out."""
+"""From the index form to sympy: the symbol of each unknown, and the order of terms in a formula."""
 
 from typing import Any
 
 from twolayer.core.algebra import as_fraction, number, tidy
 from twolayer.core.multivariate import Polynomial
-from twolayer.theory.symbolic.equations import Equations, Given
+from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import PARAMETERS, SUMMED, IndexForm, Key, OverlapRing
 
 NAMES = {"weight_decay": "lambda_w"}
-# Formulas are collected in this order: the flow of the gradient, then the variance term, the noise apart.
+# Terms of formulas are collected in this order, so that the noise and the variance term stand apart.
 COLLECTED = ("Delta", "gamma", "weight_decay", "kappa", "1/p", "a")
 
 
 def written(
-    ring: OverlapRing, form: IndexForm, given: Given, p: int | None, sigma: Polynomial, f: Polynomial
+    ring: OverlapRing, form: IndexForm, given: KnownValues, p: int | None, sigma: Polynomial, f: Polynomial
 ) -> Equations:
-    """The equations at a width p, or at any when it is None, from their index form."""
+    """The equations at a width p, or at any width if it is None, from their index form."""
     import sympy as sp
 
     symbols = _Symbols(p, f.variables)
@@ -34,7 +34,7 @@ def written(
     def weight(j: Any) -> Any:
         return sp.Integer(1) if given.has_unit_weights else symbols.plain(("a", j))
 
-    # Units are numbers, or the letters j and l for any two of them.
+    # At a given width units are numbers; at any width, the letters j and l stand for two of them.
     rows: Any = ["j"] if p is None else range(1, p + 1)
     columns: Any = ["l"] if p is None else rows
     fields = range(1, f.variables + 1)
@@ -92,10 +92,10 @@ class _Symbols:
 
     def __call__(self, key: Key) -> Any:
         if key not in self._known:
-            self._known[key] = self._made(key)
+            self._known[key] = self._new(key)
         return self._known[key]
 
-    def _made(self, key: Key) -> Any:
+    def _new(self, key: Key) -> Any:
         import sympy as sp
 
         if key[0] == "1/p":
@@ -103,14 +103,14 @@ class _Symbols:
         if key[0] == "sum":
             letters = [letter for letter in SUMMED if any(letter in factor for factor, _ in key[1])]
             product = sp.Mul(*(self.plain(factor) ** power for factor, power in key[1]))
-            found: Any = sp.Sum(product, *((sp.Symbol(letter), 1, sp.Symbol("p")) for letter in letters))
+            symbol: Any = sp.Sum(product, *((sp.Symbol(letter), 1, sp.Symbol("p")) for letter in letters))
         else:
-            found = self.plain(key)
-        self.used[found] = key
-        return found
+            symbol = self.plain(key)
+        self.used[symbol] = key
+        return symbol
 
     def plain(self, key: Key) -> Any:
-        """The symbol of a key that is no sum."""
+        """The symbol of a key that is not a sum."""
         import sympy as sp
 
         name, *index = key
