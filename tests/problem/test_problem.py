@@ -127,5 +127,5 @@ def test_a_large_data_set_is_written_as_its_digest():
     X = np.random.default_rng(0).standard_normal((300, 50))
     one, other = (tl.Samples(X + shift, np.ones(300)) for shift in (0.0, 1e-12))
     assert len(to_json(one)) < 6000 and content_hash(one) != content_hash(other)
-    with pytest.raises(InvalidInput, match="given again"):
+    with pytest.raises(InvalidInput, match="pass the array again"):
         from_json(to_json(one), tl.Samples)
