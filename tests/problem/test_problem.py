@@ -27,8 +27,8 @@ def test_sizes():
     "build, words",
     [
         (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(2)), "`d` must exceed the number of target directions k = 2"),
-        (lambda: tl.Problem(TARGET, STUDENT, SAMPLES), "go together"),
-        (lambda: tl.Problem(tl.Labels(), STUDENT, tl.Gaussian(5)), "go together"),
+        (lambda: tl.Problem(TARGET, STUDENT, SAMPLES), "must be used together"),
+        (lambda: tl.Problem(tl.Labels(), STUDENT, tl.Gaussian(5)), "must be used together"),
         (lambda: tl.Problem(lambda z: z[0], STUDENT, tl.Gaussian(5)), r"MultiIndex\(function, k=...\)"),
         (lambda: tl.Problem("erf", STUDENT, tl.Gaussian(5)), "`target` must be a target"),
         (lambda: tl.Problem(TARGET, "erf", tl.Gaussian(5)), "`student` must be a Student"),
@@ -43,7 +43,7 @@ def test_sizes():
                 tl.Gaussian(5),
                 start=tl.GivenOverlaps([[1.0]], [[0.0]], P=[[1.0]]),
             ),
-            "given by the target and by the start, and the two differ",
+            "`P` of the start must equal `P` of the target",
         ),
     ],
 )
