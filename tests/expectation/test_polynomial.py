@@ -269,7 +269,7 @@ def refusals(target, activation="he3"):
 
 
 def test_what_is_refused_and_why():
-    served = {"excess_risk": "", "chi": "", "v": "", "phi_hd": "", "covariance": "it has no tables for `covariance`"}
+    served = {"excess_risk": "", "chi": "", "v": "", "phi_hd": "", "covariance": "there are no tables for `covariance`"}
     assert refusals(tl.Hermite({12: 1.0}), "he12") == served
     assert refusals(tl.MultiIndex("(z1 + z2*z3 + z3**2 - z2)**4", k=3), "he12") == served
     assert "not a polynomial" in refusals(tl.Hermite({2: 1.0}), "erf")["chi"]
