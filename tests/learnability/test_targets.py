@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.core.deprecation import TwolayerDeprecationWarning
 from twolayer.learnability import Verdict, analyse, named_targets
 
 TARGETS = named_targets()
@@ -139,3 +140,9 @@ def test_the_room_can_be_called_as_the_contract_says():
 def test_what_is_refused(target, message):
     with pytest.raises(tl.InvalidInput, match=message):
         analyse(target)
+
+
+def test_the_former_name_of_direction_names_warns():
+    result = analyse("z1")
+    with pytest.warns(TwolayerDeprecationWarning, match="use `direction_names` instead"):
+        assert result.words(result.staircase.stages[0]) == ["z1"]

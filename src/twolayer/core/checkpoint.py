@@ -57,7 +57,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, value: "str | Path | Checkpoint | None") -> "Checkpoint | None":
-        """Return the checkpoint for the argument of a verb; a path alone means the default interval."""
+        """Return the checkpoint for the argument of a verb; a plain path means the default interval."""
         return value if value is None or isinstance(value, Checkpoint) else cls(value)
 
     def part(self, name: str) -> "Checkpoint":

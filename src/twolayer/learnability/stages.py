@@ -153,11 +153,10 @@ def _stage(
     added = [v.verdict is Verdict.NONZERO and v.value > 2.0 * floor for v in verdicts]
     doubtful = tuple(
         Certificate(Verdict.UNDECIDED, v.value, v.error)
-        for v, kept in zip(verdicts, added, strict=True)
-        if not kept and error > TOLERANCE
+        for v, is_added in zip(verdicts, added, strict=True)
+        if not is_added and error > TOLERANCE
     )
-    kept = vectors[added]
-    rows = _readable(kept)
+    rows = _readable(vectors[added])
     along = rows @ basis[inside:].T
     strengths = tuple(float(x) for x in np.sqrt(np.maximum(np.einsum("ai,ij,aj->a", along, gram, along), 0.0)))
     return Stage(r, rows, basis[:inside], certificate, strengths, excluded, doubtful)
@@ -230,7 +229,7 @@ def coordinates_of(rows: np.ndarray) -> tuple[int, ...] | None:
     return None
 
 
-INDEPENDENT = "since no term depends on what is left"
+INDEPENDENT = "since no term depends on the remaining directions"
 
 
 def prover(table: HermiteTable, symmetries: Symmetries) -> Prover:
