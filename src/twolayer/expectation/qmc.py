@@ -77,12 +77,12 @@ class AbstractCloud(AbstractEngine):
     (`probe.probed`), and a bound on the contribution beyond its reach is another.
     """
 
-    normals: eqx.AbstractVar[Float[Array, "clouds points n"]]
-    is_kinked: eqx.AbstractVar[bool]
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
     # Whether averages may come from places with few points, because of growth or narrow features.
-    is_doubted: eqx.AbstractVar[bool]
+    is_doubted: bool = eqx.field(static=True, default=False)
     # The kind of variant: "cloud", "probe" (the same averages from points where features are) or "tail".
-    role: eqx.AbstractVar[str]
+    role: str = eqx.field(static=True, default="cloud")
 
     @property
     def rtol(self) -> float:
@@ -141,11 +141,6 @@ def within_reach(problem: Problem) -> Suits:
 class Cloud(AbstractCloud):
     """Randomised quasi-Monte Carlo with independent scramblings of Sobol points."""
 
-    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
-    is_doubted: bool = eqx.field(static=True, default=False)
-    role: str = eqx.field(static=True, default="cloud")
-
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
         fields = problem.p + problem.k
@@ -169,11 +164,6 @@ class Cloud(AbstractCloud):
 
 class MonteCarlo(AbstractCloud):
     """Plain Monte Carlo with independent clouds of independent points."""
-
-    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
-    is_doubted: bool = eqx.field(static=True, default=False)
-    role: str = eqx.field(static=True, default="cloud")
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

@@ -106,7 +106,19 @@ class SignSmoothing(AbstractSmoothing):
         return f"closed smoothing (mixture of {terms})" if terms > 1 else "closed smoothing"
 
 
-class ReluSmoothing(AbstractSmoothing):
+class AbstractClosedSmoothing(AbstractSmoothing):
+    """Base class: a smoothing by one closed formula."""
+
+    @property
+    def nodes(self) -> int:
+        return 1
+
+    @property
+    def name(self) -> str:
+        return "closed smoothing"
+
+
+class ReluSmoothing(AbstractClosedSmoothing):
     r"""Smoothing of the rectifier, :math:`\bar\sigma = u\,\Phi(u/s) + s\,\varphi(u/s)`; the rectifier at s = 0."""
 
     floor: float = eqx.field(static=True, default=ROUNDING)
@@ -122,16 +134,8 @@ class ReluSmoothing(AbstractSmoothing):
         along = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
         return Slopes(along, jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
 
-    @property
-    def nodes(self) -> int:
-        return 1
 
-    @property
-    def name(self) -> str:
-        return "closed smoothing"
-
-
-class PolynomialSmoothing(AbstractSmoothing):
+class PolynomialSmoothing(AbstractClosedSmoothing):
     r"""Smoothing of polynomials, :math:`\bar\sigma = \sum_n h_n H_n`, by their Hermite coefficients.
 
     The average of :math:`\mathrm{He}_n` is the Hermite polynomial of variance :math:`1 - s^2`,
@@ -160,14 +164,6 @@ class PolynomialSmoothing(AbstractSmoothing):
             along = along + h * n * ladder[n - 1]
             spread = spread + (h * n * (n - 1) * s * ladder[n - 2] if n > 1 else 0.0)
         return Slopes(along, spread)
-
-    @property
-    def nodes(self) -> int:
-        return 1
-
-    @property
-    def name(self) -> str:
-        return "closed smoothing"
 
 
 class QuadratureSmoothing(AbstractSmoothing):

@@ -20,9 +20,6 @@ factorial. In the right basis few terms cancel: there is one for :math:`\mathrm{
 :math:`E[\mathrm{He}_n(\sqrt q\,\xi)] = (q - 1)^{n/2}\,(n - 1)!!` for even n.
 """
 
-import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -33,218 +30,23 @@ from jaxtyping import Array, Float, Int
 
 from twolayer.core.estimate import Estimate
 from twolayer.core.linalg import pair_positions
-from twolayer.core.multivariate import (
-    Exponents,
-    Polynomial,
-    divisors,
-    from_coefficients,
-    in_hermite,
-    over_integers,
-    square,
-)
+from twolayer.core.multivariate import Polynomial
 from twolayer.expectation.base import AbstractEngine, Suits
+from twolayer.expectation.closed.diagram_tables import (
+    Orders,
+    Polynomials,
+    Stage,
+    Stages,
+    refusal,
+    stages_of,
+    student_block,
+    target_block,
+)
 from twolayer.expectation.moments import MOMENTS, student_weights
 from twolayer.problem import Overlaps, Problem
 
-# The largest length of a table, and number of products of two terms in the square of the target. At these limits the
-# tables take seconds to build, once, and an evaluation takes about ten milliseconds.
-MAX_TERMS = 100_000
-MAX_PRODUCTS = 1_000_000
 # Numbers in memory for a chunk of pairs of units: 16 MiB.
 CHUNK = 2**21
-
-
-class Polynomials(NamedTuple):
-    """The student's activation and the target, which determine the tables."""
-
-    coefficients: tuple[float, ...]
-    k: int
-    terms: tuple[tuple[Exponents, float], ...]
-
-    @property
-    def degree(self) -> int:
-        """The degree of the activation, at least two, so that there is a second derivative."""
-        return max(len(self.coefficients) - 1, 2)
-
-    @property
-    def total_degree(self) -> int:
-        """The degree of the largest product, two slopes and the square of the displacement."""
-        target = max((sum(exponents) for exponents, _ in self.terms), default=0)
-        return 2 * (self.degree - 1) + 2 * max(self.degree, target)
-
-
-class Orders(NamedTuple):
-    """Orders of differentiation as rows; ``up`` holds the index of the row with one more derivative in a field."""
-
-    alpha: Int[np.ndarray, "terms fields"]
-    up: Int[np.ndarray, "terms fields"]  # the number of rows if there is no such row
-
-    @property
-    def total(self) -> Int[np.ndarray, " terms"]:
-        """The total order of each row."""
-        return self.alpha.sum(axis=1)
-
-    @property
-    def highest(self) -> int:
-        """The highest total order."""
-        return int(self.total.max())
-
-
-class Block(NamedTuple):
-    """A polynomial, given by the averages of its derivatives at the covariance ``base`` times the identity."""
-
-    orders: Orders
-    averages: Float[np.ndarray, " terms"]
-    base: float
-
-
-class Stage(NamedTuple):
-    """A table after some units were added; ``keep`` selects its rows from those of the stage before."""
-
-    orders: Orders
-    keep: Int[np.ndarray, " terms"]
-
-
-class Stages(NamedTuple):
-    r"""The intermediate tables of averages over three and four factors; the last unit needs no table.
-
-    Two slopes with the square of the target, :math:`f^2 \sigma'_j \sigma'_l`; with the target and a unit,
-    :math:`f \sigma'_j \sigma'_l \sigma_m`; with two units, :math:`\sigma'_j \sigma'_l \sigma_m \sigma_n`.
-    """
-
-    ff: tuple[Stage, ...]
-    fs: tuple[Stage, ...]
-    ss: tuple[Stage, ...]
-
-
-# ------------------------------------------------------------------------------- tables, made once in Python
-
-
-def _orders(rows: Sequence[Exponents] | np.ndarray, fields: int) -> Orders:
-    alpha = np.asarray(rows, dtype=np.int64).reshape(len(rows), fields)
-    position = {tuple(row): index for index, row in enumerate(alpha.tolist())}
-    up = np.full(alpha.shape, len(alpha))
-    for row, index in position.items():
-        for field in range(fields):
-            up[index, field] = position.get((*row[:field], row[field] + 1, *row[field + 1 :]), len(alpha))
-    return Orders(alpha, up)
-
-
-def _block(orders: Orders, monomials: dict[Exponents, int], denominator: int) -> Block:
-    """Return the block at the base where less cancels: where the sum of the norms of its terms is smaller."""
-    hermite = in_hermite(monomials)
-    is_hermite = _norms(hermite, math.factorial) < _norms(monomials, lambda n: math.prod(range(1, 2 * n, 2)))
-    terms = hermite if is_hermite else monomials
-    averages = np.zeros(len(orders.alpha))
-    for index, exponents in enumerate(map(tuple, orders.alpha.tolist())):
-        above = terms.get(exponents, 0) * math.prod(map(math.factorial, exponents))
-        try:
-            averages[index] = above / denominator
-        except OverflowError:
-            averages[index] = np.inf
-    return Block(orders, averages, float(is_hermite))
-
-
-def _norms(terms: dict[Exponents, int], squared_norm: Callable[[int], int]) -> int:
-    return sum(math.isqrt(c * c * math.prod(map(squared_norm, exponents))) for exponents, c in terms.items())
-
-
-@lru_cache(maxsize=64)
-def _student(polynomials: Polynomials) -> Block:
-    terms, denominator = over_integers(from_coefficients(polynomials.coefficients).terms)
-    return _block(_orders(np.arange(polynomials.degree + 1), 1), terms, denominator)
-
-
-@lru_cache(maxsize=64)
-def _target(polynomials: Polynomials, power: int) -> Block:
-    terms, denominator = over_integers(dict(polynomials.terms))
-    if power == 2:
-        terms, denominator = square(terms), denominator**2
-    return _block(_orders(sorted(_target_orders(polynomials, power)), polynomials.k), terms, denominator)
-
-
-@lru_cache(maxsize=64)
-def _target_orders(polynomials: Polynomials, power: int) -> set[Exponents]:
-    """Return the orders at which the derivative of the target (or of its square) is not zero, including order zero."""
-    orders, largest = divisors([(0,) * polynomials.k, *dict(polynomials.terms)], MAX_TERMS)
-    if power == 2 and len(orders) <= MAX_TERMS:
-        orders, _ = divisors({tuple(np.add(e1, e2).tolist()) for e1 in largest for e2 in largest}, MAX_TERMS)
-    return orders
-
-
-def _joining(degree: int) -> dict[str, tuple[int, ...]]:
-    """Return the degrees of the units that are added in each chain of `Stages`; slopes have one less."""
-    return {"ff": (degree - 1, degree - 1), "fs": (degree - 1, degree - 1, degree), "ss": (degree - 1, degree, degree)}
-
-
-@lru_cache(maxsize=64)
-def _stages(polynomials: Polynomials) -> Stages:
-    degree = polynomials.degree
-    averages = _student(polynomials).averages
-    # Orders at which the average of a derivative can be nonzero: half of them if there is a parity.
-    is_live = np.array([np.any(averages[order::2] != 0.0) for order in range(degree + 1)])
-    starts = {
-        "ff": _target(polynomials, 2).orders,
-        "fs": _target(polynomials, 1).orders,
-        "ss": _orders(np.arange(degree), 1),
-    }
-    last = {"ff": is_live[1:], "fs": is_live, "ss": is_live}
-    return Stages(**{name: _chain(starts[name], units, last[name]) for name, units in _joining(degree).items()})
-
-
-def _chain(start: Orders, units: tuple[int, ...], is_live: np.ndarray) -> tuple[Stage, ...]:
-    """Return the stages when units of these degrees are added, all but the last one, whose live orders are given.
-
-    A derivative of higher total order than the remaining units can have is omitted.
-    """
-    left = sum(units)
-    keep = np.flatnonzero(start.total <= left)
-    stages = [Stage(_orders(start.alpha[keep], start.alpha.shape[1]), keep)]
-    for unit in units[:-1]:
-        left -= unit
-        before = stages[-1].orders.alpha
-        alpha = np.column_stack([np.repeat(before, unit + 1, axis=0), np.tile(np.arange(unit + 1), len(before))])
-        keep = np.flatnonzero(alpha.sum(axis=1) <= left)
-        stages.append(Stage(_orders(alpha[keep], alpha.shape[1]), keep))
-    orders, keep = stages.pop()
-    live = is_live[orders.total]
-    return (*stages, Stage(Orders(orders.alpha[live], orders.up[live]), keep[live]))
-
-
-def _longest(totals: np.ndarray, units: tuple[int, ...]) -> int:
-    """Return the length of the longest table of `_chain` from the total orders at its start, without building it."""
-    left = sum(units)
-    number, longest = np.bincount(totals[totals <= left], minlength=left + 1), 0
-    for unit in units[:-1]:
-        left -= unit
-        number = np.convolve(number, np.ones(unit + 1, dtype=int))[: left + 1]
-        longest = max(longest, int(number.sum()))
-    return longest
-
-
-def _refusal(polynomials: Polynomials, moment: str) -> str:
-    """Return why the tables for a moment are too large, or an empty string."""
-    powers = (1,) if moment in ("chi", "v") else (1, 2)
-    products = len(polynomials.terms) ** 2
-    if 2 in powers and products > MAX_PRODUCTS:
-        return f"the square of the target needs {products} products of terms, the limit is {MAX_PRODUCTS}"
-    lengths = []
-    for power in powers:
-        orders = _target_orders(polynomials, power)
-        lengths.append(len(orders))
-        if moment == "phi_hd" and len(orders) <= MAX_TERMS:
-            units = _joining(polynomials.degree)["fs" if power == 1 else "ff"]
-            lengths.append(_longest(np.array([sum(exponents) for exponents in orders]), units))
-    if moment == "phi_hd":
-        lengths.append(_longest(np.arange(polynomials.degree), _joining(polynomials.degree)["ss"]))
-    if max(lengths) > MAX_TERMS:
-        return f"the exact average is a sum of {max(lengths)} terms or more, the limit is {MAX_TERMS}"
-    if not all(np.all(np.isfinite(_target(polynomials, power).averages)) for power in powers):
-        return "the coefficients of the target exceed the range of floating-point numbers"
-    return ""
-
-
-# ----------------------------------------------------------------------------- averages, at given covariances
 
 
 def _raised(table: Float[Array, " terms"], orders: Orders) -> Float[Array, "terms fields"]:
@@ -346,9 +148,6 @@ def _slopes_and_square(
     return averages.ravel()[pair_positions(p)]
 
 
-# ------------------------------------------------------------------------------------------------- the engine
-
-
 class Numbers(NamedTuple):
     """The signed numbers from which the moments are computed."""
 
@@ -389,7 +188,7 @@ class PolynomialTables(AbstractEngine):
         target = problem.target.polynomial
         if target is None:
             return Suits(False, "the target is not a polynomial")
-        reason = _refusal(_polynomials(problem, target), moment)
+        reason = refusal(_polynomials(problem, target), moment)
         return Suits(not reason, reason)
 
     @classmethod
@@ -419,10 +218,10 @@ class PolynomialTables(AbstractEngine):
         return "exact polynomial (diagram formula)"
 
     def _numbers(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Numbers:
-        s = _student(self.polynomials)
+        s = student_block(self.polynomials)
 
         def target(power: int) -> tuple[Array, Array]:
-            block = _target(self.polynomials, power)
+            block = target_block(self.polynomials, power)
             return jnp.asarray(block.averages), overlaps.P - block.base * jnp.eye(problem.k)
 
         return Numbers(
@@ -440,9 +239,9 @@ class PolynomialTables(AbstractEngine):
         """Return the moments without subtractions, so that absolute values of the numbers give bounds."""
         c, degree = numbers.c, self.polynomials.degree
         k = numbers.M.shape[1]
-        orders = _target(self.polynomials, 1).orders
+        orders = target_block(self.polynomials, 1).orders
         f = _at_covariance(*numbers.f, orders)
-        student = _student(self.polynomials).orders
+        student = student_block(self.polynomials).orders
         units = jax.vmap(lambda excess: _at_covariance(numbers.s[0], excess[None, None], student))(numbers.s[1])
         derivatives = [jnp.pad(units[:, order:], ((0, 0), (0, order))) for order in range(3)]
         C = jnp.concatenate([numbers.M, numbers.Q], axis=1)
@@ -469,11 +268,11 @@ class PolynomialTables(AbstractEngine):
             b_target = with_unit(_raised(f, orders), 1)
             parts["v"] = jnp.concatenate([b_student, b_target], axis=1) @ numbers.omega
         if numbers.ff is not None:
-            ff = _at_covariance(*numbers.ff, _target(self.polynomials, 2).orders)
+            ff = _at_covariance(*numbers.ff, target_block(self.polynomials, 2).orders)
             if "excess_risk" in wanted:
                 parts["excess_risk"] = parts["excess_risk"] + 0.5 * ff[0]
             if "phi_hd" in wanted:
-                squared = _slopes_and_square(_stages(self.polynomials), f, ff, units, C, links, c)
+                squared = _slopes_and_square(stages_of(self.polynomials), f, ff, units, C, links, c)
                 parts["phi_hd"] = squared + numbers.noise * two_units(1, 1)
         return {name: parts[name] for name in wanted}
 
