@@ -86,7 +86,7 @@ def test_a_damaged_file_is_set_aside(tmp_path, damage):
     path = tmp_path / "place.npz"
     for name in ("place.npz.damaged", "place.npz.damaged2"):
         DAMAGES[damage](path, saved(path))
-        with pytest.warns(CheckpointWarning, match=rf"is damaged .* renamed to '{name}', and .* begins anew\.$"):
+        with pytest.warns(CheckpointWarning, match=rf"is damaged .* renamed to '{name}', and .* starts again\.$"):
             place = Checkpoint(path, every=0.0).open(WHO)
         assert place.load() is None and not path.exists() and os.path.lexists(tmp_path / name)
         place.save(ARRAYS)  # and the place can be kept again
@@ -123,11 +123,13 @@ def test_the_file_of_another_computation_or_version_is_not_continued(tmp_path, m
     with pytest.warns(CheckpointWarning, match=r"belongs to another computation: .*'place.npz.other'"):
         assert Checkpoint(path).open(WHO | {"computation": "that"}).load() is None
     saved(path)
-    with pytest.warns(CheckpointWarning, match=r"with jax 1\.0, but here is jax 1\.1, whose .*'place.npz.other2'"):
+    with pytest.warns(
+        CheckpointWarning, match=r"with jax 1\.0, but this computation uses jax 1\.1, whose .*'place.npz.other2'"
+    ):
         assert Checkpoint(path).open(WHO | {"jax": "1.1"}).load() is None
     saved(path)
     monkeypatch.setattr(module, "FORMAT", 1000)
-    with pytest.warns(CheckpointWarning, match="but here is format 1000"):
+    with pytest.warns(CheckpointWarning, match="but this computation uses format 1000"):
         assert Checkpoint(path).open(WHO).load() is None
     with np.load(tmp_path / "place.npz.other") as kept:  # nothing of it is lost
         np.testing.assert_array_equal(kept["now/W"], ARRAYS["W"])

@@ -49,7 +49,7 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     shape = np.array([2**20, 2**10], ">i4").tobytes()
     (tmp_path / "zeros.gz").write_bytes(gzip.compress(b"\0\0\x08\x02" + shape + b"\0" * 100))
     monkeypatch.setattr("twolayer.core.memory._of_the_machine", lambda: 2**24)
-    with pytest.raises(tl.InvalidInput, match=r"needs 72 MB of memory, but 16\.8 MB are there"):
+    with pytest.raises(tl.InvalidInput, match=r"needs 72 MB of memory, but 16\.8 MB is available"):
         tl.load_samples(tmp_path / "zeros.npz")
     with pytest.raises(tl.InvalidInput, match="of memory"):
         read_idx(tmp_path / "zeros.gz")

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation.closed import polynomial_tables as engine_module
-from twolayer.expectation.closed.polynomial_tables import MAX_TERMS, PolynomialTables
+from twolayer.expectation.closed import diagram_tables, polynomial_tables
+from twolayer.expectation.closed.diagram_tables import MAX_TERMS
+from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.moments import MOMENTS
 from twolayer.problem import Overlaps
 
@@ -194,8 +195,8 @@ def test_each_polynomial_is_held_in_the_basis_where_it_is_short():
     bases = {"linear": 0.0, "square": 0.0, "he2": 1.0, "he3": 1.0, "he12": 1.0}
     for name, base in bases.items():
         polynomials = made(tl.SingleIndex(name), 1, name)[1].polynomials
-        assert engine_module._student(polynomials).base == base
-        assert [engine_module._target(polynomials, power).base for power in (1, 2)] == [base, base]
+        assert diagram_tables.student_block(polynomials).base == base
+        assert [diagram_tables.target_block(polynomials, power).base for power in (1, 2)] == [base, base]
     # A small student of squares: no digit is lost to the variance one of the Hermite polynomials.
     problem, engine = made(tl.MultiIndex("0", k=1), 1, "square", noise=0.0)
     risk = engine.parts(problem, as_overlaps(np.diag([1e-6, 1.0]), 1, [1.0]), ("excess_risk",))["excess_risk"]
@@ -246,7 +247,7 @@ def test_the_program_grows_neither_with_the_width_nor_with_the_degree():
         problem, engine = made(tl.Hermite({3: 1.0}), p, activation)
         overlaps = as_overlaps(np.eye(p + 1), p, np.ones(p))
         sizes.append(equations(jax.make_jaxpr(lambda o, e=engine, q=problem: e.parts(q, o, MOMENTS))(overlaps).jaxpr))
-        stages = engine_module._stages(engine.polynomials)
+        stages = diagram_tables.stages_of(engine.polynomials)
         tables.append([len(stage.keep) for chain in stages for stage in chain])
     assert sizes[0] == sizes[1] == sizes[2]
     assert tables[0] == tables[1] and max(tables[1]) == 12
@@ -258,7 +259,7 @@ def test_chunks_change_nothing(monkeypatch):
     overlaps = as_overlaps(0.5 * np.eye(5) + 0.5, 4, [1.0, -1.0, 2.0, 0.5])
     whole = jax.jit(lambda o: engine.parts(problem, o, ("phi_hd",)))(overlaps)
     assert list(whole) == ["phi_hd"]  # what is not wanted is not computed
-    monkeypatch.setattr(engine_module, "CHUNK", 600)  # three pairs at a time, of ten
+    monkeypatch.setattr(polynomial_tables, "CHUNK", 600)  # three pairs at a time, of ten
     chunks = jax.jit(lambda o: engine.parts(problem, o, ("phi_hd",)))(overlaps)
     np.testing.assert_allclose(chunks["phi_hd"], whole["phi_hd"], rtol=1e-14)
 
@@ -269,7 +270,7 @@ def refusals(target, activation="he3"):
 
 
 def test_what_is_refused_and_why():
-    served = {"excess_risk": "", "chi": "", "v": "", "phi_hd": "", "covariance": "it has no tables for `covariance`"}
+    served = {"excess_risk": "", "chi": "", "v": "", "phi_hd": "", "covariance": "there are no tables for `covariance`"}
     assert refusals(tl.Hermite({12: 1.0}), "he12") == served
     assert refusals(tl.MultiIndex("(z1 + z2*z3 + z3**2 - z2)**4", k=3), "he12") == served
     assert "not a polynomial" in refusals(tl.Hermite({2: 1.0}), "erf")["chi"]
@@ -286,7 +287,7 @@ def test_what_is_refused_and_why():
 
 def test_counting_agrees_with_the_tables():
     _, engine = made(tl.MultiIndex("z1**2*z2*z3 + z3**4 - z2", k=3), 2, "he4")
-    starts = [engine_module._target(engine.polynomials, power).orders for power in (2, 1)]
+    starts = [diagram_tables.target_block(engine.polynomials, power).orders for power in (2, 1)]
     for start, units in zip(starts, [(3, 3), (3, 3, 4)], strict=True):
-        stages = engine_module._chain(start, units, np.ones(5, dtype=bool))
-        assert engine_module._longest(start.total, units) == max(len(stage.keep) for stage in stages[1:])
+        stages = diagram_tables._chain(start, units, np.ones(5, dtype=bool))
+        assert diagram_tables._longest(start.total, units) == max(len(stage.keep) for stage in stages[1:])

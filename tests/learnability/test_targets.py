@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.core.deprecation import TwolayerDeprecationWarning
 from twolayer.learnability import Verdict, analyse, named_targets
 
 TARGETS = named_targets()
@@ -40,12 +41,15 @@ def test_the_library_is_large_enough_and_covers_four_fields():
 
 def test_directions_in_words_and_in_order():
     words = {
-        name: [analyse(name).words(s) for s in analyse(name).staircase.stages] for name in ("two-tanh", "staircase-3")
+        name: [analyse(name).direction_names(s) for s in analyse(name).staircase.stages]
+        for name in ("two-tanh", "staircase-3")
     }
     assert words["staircase-3"] == [["z1"], ["z2"], ["z3"]]
     assert words["two-tanh"] == [["z1+z2"], ["z1-z2"]]
-    assert analyse("z1*z2 + z1*z3").words(analyse("z1*z2 + z1*z3").staircase.stages[0]) == ["z1", "z2+z3"]
-    assert analyse("2*z1 + z2 + he2(z2)").words(analyse("2*z1 + z2 + he2(z2)").staircase.stages[0]) == ["2*z1+z2"]
+    assert analyse("z1*z2 + z1*z3").direction_names(analyse("z1*z2 + z1*z3").staircase.stages[0]) == ["z1", "z2+z3"]
+    assert analyse("2*z1 + z2 + he2(z2)").direction_names(analyse("2*z1 + z2 + he2(z2)").staircase.stages[0]) == [
+        "2*z1+z2"
+    ]
     # E[grad tanh(z1 + He_3(z2))] by a plain rule of 400 nodes in each variable
     x, w = np.polynomial.hermite_e.hermegauss(180)
     w = w / w.sum()
@@ -86,10 +90,12 @@ def test_any_covariance_of_the_fields_is_whitened():
     result = analyse("z1 + z1*z2", P=P)
     assert (result.information_exponent, result.leap) == (1, 1)
     # the first direction is that of w*_1 itself: coefficients (1, 0) of the target's own directions
-    assert result.words(result.staircase.stages[0]) == ["z1"]
+    assert result.direction_names(result.staircase.stages[0]) == ["z1"]
     committee = tl.Committee(2, "erf", P=np.array([[1.0, 0.5], [0.5, 1.0]]))
     found = analyse(committee)
-    assert stages_of(found.staircase) == ((1, 1), (2, 1)) and found.words(found.staircase.stages[0]) == ["z1+z2"]
+    assert stages_of(found.staircase) == ((1, 1), (2, 1)) and found.direction_names(found.staircase.stages[0]) == [
+        "z1+z2"
+    ]
     assert found.table.how == "closed family"
 
 
@@ -99,7 +105,7 @@ def test_any_covariance_of_the_fields_is_whitened():
 def test_directions_on_which_nothing_depends_are_proved_absent(text, words, leap):
     result = analyse(text)
     assert (result.leap, result.generative_leap) == (leap, leap)
-    assert [result.words(stage) for stage in result.staircase.stages] == [[words]]
+    assert [result.direction_names(stage) for stage in result.staircase.stages] == [[words]]
     assert len(result.staircase.unseen) == result.k - 1
     assert all("no term depends" in each.proof or each.proof == "exactly" for each in result.staircase.unseen_why)
 
@@ -128,9 +134,15 @@ def test_the_room_can_be_called_as_the_contract_says():
         ("exp(z1**2)", "no finite variance"),
         (7, "must be a formula"),
         (tl.Labels(), "labels of a data set"),
-        ("+".join(f"z{i}" for i in range(1, 10)), "8 fields at most"),
+        ("+".join(f"z{i}" for i in range(1, 10)), "at most 8 fields"),
     ],
 )
 def test_what_is_refused(target, message):
     with pytest.raises(tl.InvalidInput, match=message):
         analyse(target)
+
+
+def test_the_former_name_of_direction_names_warns():
+    result = analyse("z1")
+    with pytest.warns(TwolayerDeprecationWarning, match="use `direction_names` instead"):
+        assert result.words(result.staircase.stages[0]) == ["z1"]

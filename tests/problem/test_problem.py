@@ -27,8 +27,8 @@ def test_sizes():
     "build, words",
     [
         (lambda: tl.Problem(TARGET, STUDENT, tl.Gaussian(2)), "`d` must exceed the number of target directions k = 2"),
-        (lambda: tl.Problem(TARGET, STUDENT, SAMPLES), "go together"),
-        (lambda: tl.Problem(tl.Labels(), STUDENT, tl.Gaussian(5)), "go together"),
+        (lambda: tl.Problem(TARGET, STUDENT, SAMPLES), "must be used together"),
+        (lambda: tl.Problem(tl.Labels(), STUDENT, tl.Gaussian(5)), "must be used together"),
         (lambda: tl.Problem(lambda z: z[0], STUDENT, tl.Gaussian(5)), r"MultiIndex\(function, k=...\)"),
         (lambda: tl.Problem("erf", STUDENT, tl.Gaussian(5)), "`target` must be a target"),
         (lambda: tl.Problem(TARGET, "erf", tl.Gaussian(5)), "`student` must be a Student"),
@@ -43,7 +43,7 @@ def test_sizes():
                 tl.Gaussian(5),
                 start=tl.GivenOverlaps([[1.0]], [[0.0]], P=[[1.0]]),
             ),
-            "given by the target and by the start, and the two differ",
+            "`P` of the start must equal `P` of the target",
         ),
     ],
 )
@@ -127,5 +127,5 @@ def test_a_large_data_set_is_written_as_its_digest():
     X = np.random.default_rng(0).standard_normal((300, 50))
     one, other = (tl.Samples(X + shift, np.ones(300)) for shift in (0.0, 1e-12))
     assert len(to_json(one)) < 6000 and content_hash(one) != content_hash(other)
-    with pytest.raises(InvalidInput, match="given again"):
+    with pytest.raises(InvalidInput, match="pass the array again"):
         from_json(to_json(one), tl.Samples)

@@ -150,7 +150,9 @@ def test_a_checkpoint_of_another_version_begins_anew_and_says_so(tmp_path, monke
     versions = places.versions
     for package in ("twolayer", "jax", "jaxlib", "numpy", "numba"):
         monkeypatch.setattr(places, "versions", lambda names, package=package: versions(names) | {package: "0.0"})
-        with pytest.warns(tl.CheckpointWarning, match=f"{package} .* but here is {package} 0.0, .* begins anew"):
+        with pytest.warns(
+            tl.CheckpointWarning, match=f"{package} .* but this computation uses {package} 0.0, .* starts again"
+        ):
             dies()
         monkeypatch.setattr(places, "versions", versions)
         with pytest.warns(tl.CheckpointWarning, match=f"written with {package} 0.0"):
@@ -164,7 +166,7 @@ def test_a_damaged_checkpoint_begins_anew_and_says_so(tmp_path):
     path = tmp_path / "place.npz"
     ask = {"until": 2.0, "save": 5, "replicas": 2}
     path.write_bytes(b"PK\x03\x04")
-    with pytest.warns(tl.CheckpointWarning, match=r"'place\.npz\.damaged', and the computation begins anew"):
+    with pytest.warns(tl.CheckpointWarning, match=r"'place\.npz\.damaged', and the computation starts again"):
         result = tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, checkpoint=path, **ask)
     assert result.identical(tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, **ask))
     assert [file.name for file in tmp_path.iterdir()] == ["place.npz.damaged"]

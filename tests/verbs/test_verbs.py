@@ -225,6 +225,6 @@ def test_explain_lists_what_applies_and_why_not():
     assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 2)
     assert "slices" in low.engine and low.error < 1e-6
     assert "QMC" in high.engine and high.error > 1e-6
-    assert ("Quadrature", "a function with kinks defeats a smooth rule") in high.refused
+    assert ("Quadrature", "a rule for smooth functions is inaccurate for a function with kinks") in high.refused
     assert "as above; " in str(explanation)
     json.dumps(explanation.to_dict(), allow_nan=False)

@@ -1,1 +1,1 @@
-"""Programs on single numbers: traced from small arrays, then run by XLA, one GPU kernel or native code."""
+"""Programs on scalars: traced from functions of small arrays, then run by XLA, one GPU kernel or native code."""

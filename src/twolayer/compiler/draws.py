@@ -2,8 +2,8 @@ r"""Random numbers as functions of a key and a counter, written as elementwise o
 
 Philox (:cite:t:`salmon2011`) turns a counter into four words; two words become two normal numbers by the method of Box
 and Muller; a normal number becomes a :math:`\chi` variable of any number of degrees of freedom by a polynomial. No draw
-depends on any other, nor on how many replicas, blocks, threads or devices there are. Logarithm, sine and cosine are
-written out in single precision, so that every compiler makes the same of them.
+depends on any other, nor on the number of replicas, blocks, threads or devices. Logarithm, sine and cosine are written
+out in single precision, so that every compiler gives the same numbers.
 """
 
 from functools import lru_cache
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# Seven rounds are the fewest that pass every test of its authors' batteries; ten, their default, cost a third more.
+# Seven rounds are the fewest that pass all tests of the authors of Philox; ten, their default, cost a third more.
 ROUNDS = 7
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
-# No normal number lies beyond: sqrt(2 log 2^33).
+# Largest size of a normal number, sqrt(2 log 2^33).
 REACH = 6.77
 
 # Best approximations in single precision, lowest power first: log(1 + f) / f for 1 + f between the square roots of 1/2
@@ -32,7 +32,7 @@ _ROOT_HALF = np.int32(0x3F3504F3)  # the bits of sqrt(1/2)
 
 
 def philox(key: tuple[Any, Any], counter: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
-    """Four random words from a key of two words and a counter of four (Philox-4x32-7)."""
+    """Return four random words for a key of two words and a counter of four (Philox-4x32-7)."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     m0, m1 = (np.uint64(m) for m in MULTIPLIERS)
@@ -53,7 +53,7 @@ def _horner(coefficients: tuple[float, ...], x: Any) -> Any:
 
 
 def _log(x: Any) -> Any:
-    """The natural logarithm of a positive number in single precision, from its bits."""
+    """Return the natural logarithm of a positive number in single precision, computed from its bits."""
     bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     exponent = (bits - _ROOT_HALF) >> np.int32(23)
     f = jax.lax.bitcast_convert_type(bits - (exponent << np.int32(23)), jnp.float32) - np.float32(1.0)
@@ -61,11 +61,11 @@ def _log(x: Any) -> Any:
 
 
 def normal_pair(radius: Any, angle: Any) -> tuple[Any, Any]:
-    r"""Two independent standard normal numbers in single precision from two words.
+    r"""Return two independent standard normal numbers in single precision, given two random words.
 
     .. math:: \sqrt{-2 \log u}\,(\sin\theta, \pm\cos\theta)
 
-    with u from the first word; the angle within a half-plane and the sign are those of the second.
+    with u from the first word, and the angle within a half-plane and the sign from the second.
     """
     u = radius.astype(jnp.float32) * np.float32(2.0**-32) + np.float32(2.0**-33)
     length = jnp.sqrt(jnp.maximum(np.float32(-2.0) * _log(u), np.float32(0.0)))
@@ -76,34 +76,34 @@ def normal_pair(radius: Any, angle: Any) -> tuple[Any, Any]:
 
 
 def normals(key: tuple[Any, Any], number: int, sample: Any, step: tuple[Any, Any]) -> Float[Array, " number"]:
-    """So many standard normal numbers for one sample of one step; ``step`` is a pair of words (low, high)."""
+    """Return ``number`` standard normal numbers for one sample of one step, which is a pair of words (low, high)."""
     block = jnp.arange(four_of(number), dtype=jnp.uint32)
     counter = (jnp.full_like(block, word) for word in (sample, *step))
     return jnp.stack(four_normals(*key, block, *counter), axis=1).ravel()[:number]
 
 
 def four_of(number: int) -> int:
-    """How many draws of four make so many numbers."""
+    """Return how many draws of four numbers are needed for ``number`` numbers."""
     return -(-number // 4)
 
 
 def four_normals(k0: Any, k1: Any, block: Any, sample: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
-    """Four standard normal numbers of one sample of one step: those of one block of four words."""
+    """Return four standard normal numbers of one sample of one step, from one block of four words."""
     words = philox((k0, k1), (block, sample, low, high))
     return (*normal_pair(*words[:2]), *normal_pair(*words[2:]))
 
 
 def noise_normal(k0: Any, k1: Any, sample: Any, low: Any, high: Any) -> Any:
-    """One more, from a block that no input reaches: the label noise of the sample."""
+    """Return the label noise of one sample of one step, a normal number from a block that no input uses."""
     return four_normals(k0, k1, jnp.full_like(sample, np.uint32(0xFFFFFFFF)), sample, low, high)[0]
 
 
-# Up to here the library function is exact to rounding; it loses digits as the degrees of freedom grow.
+# Largest degrees of freedom at which SciPy's function is exact to rounding; beyond, it loses digits.
 LARGE = 1000.0
 
 
 def _quantile(z: np.ndarray, degrees: float) -> np.ndarray:
-    r""":math:`\sqrt2 (\chi_D - \sqrt D)` at the quantile of a standard normal number z."""
+    r"""Return :math:`\sqrt2 (\chi_D - \sqrt D)` at the quantile of a standard normal number z."""
     from scipy.special import gammainccinv, gammaincinv, ndtr
 
     if degrees <= LARGE:
@@ -113,14 +113,14 @@ def _quantile(z: np.ndarray, degrees: float) -> np.ndarray:
 
 
 def _large_quantile(z: np.ndarray, degrees: float) -> np.ndarray:
-    r"""The same for many degrees of freedom, by Newton's method on the logarithm of the nearer tail.
+    r"""Return `_quantile` for many degrees of freedom, by Newton's method on the logarithm of the nearer tail.
 
     With :math:`\chi = \sqrt D (1 + e)`, :math:`u = \sqrt{2D}\,e` and Stirling's series,
 
     .. math:: \log f(u) = -\tfrac12\log 2\pi - \tfrac1{6D} + \tfrac1{45D^3} - D e^2 + D\,r(e) - \log(1 + e), \qquad
               r(e) = \log(1 + e) - e + \tfrac{e^2}2
 
-    and a tail is an integral of f over positive terms alone: no digit is lost, however small it is.
+    and a tail is an integral of f over positive terms only, so that no digit is lost, however small it is.
     """
     from scipy.special import log_ndtr
 
@@ -143,13 +143,13 @@ def _large_quantile(z: np.ndarray, degrees: float) -> np.ndarray:
     return u
 
 
-# Up to so many terms the polynomial is summed in single precision, that of the normal number itself.
+# Number of terms up to which the polynomial is summed in single precision, the precision of the normal number.
 SHORT = 16
 
 
 @lru_cache(maxsize=256)
 def chi_coefficients(degrees: float) -> np.ndarray:
-    r"""Chebyshev coefficients of the map from a normal number to :math:`\sqrt2 (\chi_D - \sqrt D)`.
+    r"""Return the Chebyshev coefficients of the map from a normal number to :math:`\sqrt2 (\chi_D - \sqrt D)`.
 
     It is the quantile transform: increasing, smooth, and close to the identity at large D, so that a short polynomial
     is exact to the rounding in which it is summed. The range is that of `normal_pair`.
@@ -165,14 +165,14 @@ def chi_coefficients(degrees: float) -> np.ndarray:
 
 
 def chi_table(degrees: list[int]) -> Float[np.ndarray, "columns terms"]:
-    """The coefficients for several degrees of freedom, padded to one length; none gives zero terms."""
+    """Return the coefficients for several degrees of freedom, padded to the same length."""
     rows = [chi_coefficients(float(number)) for number in degrees]
     longest = max((len(row) for row in rows), default=0)
     return np.array([np.pad(row, (0, longest - len(row))) for row in rows]).reshape(len(rows), longest)
 
 
 def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:
-    r""":math:`\sqrt2 (\chi_D - \sqrt D)` in double precision from a normal number, by Clenshaw's sum."""
+    r"""Return :math:`\sqrt2 (\chi_D - \sqrt D)` in double precision for a normal number, by Clenshaw's sum."""
     terms = coefficients.shape[-1]
     dtype = jnp.float32 if z.dtype == jnp.float32 and terms <= SHORT else jnp.float64
     t = z.astype(dtype) * np.asarray(1.0 / REACH, dtype)
@@ -184,5 +184,5 @@ def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:
 
 
 def chi(z: Any, degrees: Any, coefficients: Any) -> Float[Array, "..."]:
-    """A chi variable in double precision from a normal number."""
+    """Return a chi variable in double precision for a normal number."""
     return jnp.maximum(jnp.sqrt(degrees) + chi_above(z, coefficients) * np.sqrt(0.5), 0.0)

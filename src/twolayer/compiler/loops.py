@@ -1,8 +1,8 @@
-"""Steps written out on scalars, and what carries replicas through many of them: XLA, one GPU kernel, or native code.
+"""Run many steps of a program on scalars for all replicas: by XLA, one GPU kernel, or native code.
 
-A step maps the numbers of a replica's state, those that it keeps, and random numbers to its next state; the random
-numbers are a function of two words of a key and of the step's number. Replicas lie side by side: a list of arrays, one
-for each number.
+A step maps a replica's state, its constants, and random numbers to its next state; the random numbers are a function of
+two words of a key and of the step's number. The numbers of all replicas are lists of arrays, one array for each number
+of a replica.
 """
 
 import importlib.util
@@ -19,27 +19,27 @@ from jaxtyping import Array
 from twolayer.compiler.native import Kernel, compiled
 from twolayer.compiler.scalar import Program
 
-# Replicas in one block of a GPU kernel, and warps that share them.
+# Replicas in one block of a GPU kernel, and warps among which they are divided.
 LANES, WARPS = 128, 4
 
 
 class WrittenOut(NamedTuple):
-    """A step as programs on scalars: the random numbers of a step, and the step given them."""
+    """A step as two programs on scalars: its random numbers, and the next state given them."""
 
-    draws: Program  # of two words of a key and two of the step's number
-    step: Program  # of the state, what a replica keeps, and the random numbers
-    state: int  # numbers of the state
-    fixed: int  # numbers that a replica keeps
+    draws: Program  # random numbers, given two words of a key and two of the step's number
+    step: Program  # next state, given the state, the constants of a replica, and the random numbers
+    state: int  # how many numbers the state has
+    fixed: int  # how many constants a replica has
 
 
 def counter(step: Any) -> tuple[Any, Any]:
-    """The number of a step as two words."""
+    """Return the number of a step as two words."""
     return (step & 0xFFFFFFFF).astype(jnp.uint32), (step >> 32).astype(jnp.uint32)
 
 
 @eqx.filter_jit
 def by_vectors(program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any) -> Any:
-    """The state after some steps, each number a vector of replicas: elementwise work for any device."""
+    """Return the state after the steps from ``first`` to ``last``, by XLA: elementwise operations on any device."""
 
     def body(step: Array, flat: list[Array]) -> list[Array]:
         low, high = (jnp.full(words[0].shape, word) for word in counter(step))
@@ -51,7 +51,7 @@ def by_vectors(program: WrittenOut, state: list[Any], fixed: list[Any], words: l
 
 @eqx.filter_jit
 def by_kernel(program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any) -> Any:
-    """The same in one GPU kernel for many steps: the state stays in registers."""
+    """Return the state after the steps from ``first`` to ``last``, by one GPU kernel that keeps it in registers."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
@@ -61,13 +61,13 @@ def by_kernel(program: WrittenOut, state: list[Any], fixed: list[Any], words: li
     span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
 
     def kernel(span_ref: Any, state_ref: Any, fixed_ref: Any, words_ref: Any, out_ref: Any) -> None:
-        kept = [fixed_ref[n, :] for n in range(program.fixed)]
+        constants = [fixed_ref[n, :] for n in range(program.fixed)]
         keys = [words_ref[n, :] for n in range(2)]
 
         def body(step: Array, flat: list[Array]) -> list[Array]:
             low, high = (jnp.full((LANES,), word) for word in counter(step))
             numbers = program.draws.run([*keys, low, high])
-            return program.step.run([*flat, *kept, *numbers])
+            return program.step.run([*flat, *constants, *numbers])
 
         start = [state_ref[n, :] for n in range(program.state)]
         for n, row in enumerate(jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)):
@@ -76,7 +76,7 @@ def by_kernel(program: WrittenOut, state: list[Any], fixed: list[Any], words: li
     def columns(rows: int) -> Any:
         return pallas.BlockSpec((rows, LANES), lambda i: (0, i))
 
-    found = pallas.pallas_call(
+    advanced = pallas.pallas_call(
         kernel,
         grid=(len(members) // LANES,),
         in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), columns(program.state), columns(program.fixed), columns(2)],
@@ -84,29 +84,31 @@ def by_kernel(program: WrittenOut, state: list[Any], fixed: list[Any], words: li
         out_shape=jax.ShapeDtypeStruct(tables[0].shape, tables[0].dtype),
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
     )(span, *tables)
-    return list(found[:, :replicas])
+    return list(advanced[:, :replicas])
 
 
 class Native(NamedTuple):
-    """The program with its compiled kernel."""
+    """A program with its compiled native kernel."""
 
     program: WrittenOut
     kernel: Kernel
 
 
 def has_numba() -> bool:
-    """Whether native code can be made."""
+    """Whether numba is installed, so that programs can be compiled to native code."""
     return importlib.util.find_spec("numba") is not None
 
 
 def native(program: WrittenOut, replicas: int) -> Native:
-    """The program as native code, for so many replicas."""
+    """Compile a program to native code for ``replicas`` replicas."""
     return Native(program, compiled(program.draws, program.step, program.state, program.fixed, replicas))
 
 
-def by_native(made: Native, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any) -> np.ndarray:
-    """The same by native code, blocks of replicas over the cores that this process may use."""
-    program, kernel = made
+def by_native(
+    compiled_program: Native, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any
+) -> np.ndarray:
+    """Return the state after the steps from ``first`` to ``last``, by native code on all available cores."""
+    program, kernel = compiled_program
     replicas, width = len(state[0]), kernel.width
     blocks = -(-replicas // width)
     members = np.minimum(np.arange(blocks * width), replicas - 1)  # the last block is filled up with the last replica
@@ -115,11 +117,11 @@ def by_native(made: Native, state: list[Any], fixed: list[Any], words: list[Any]
         table = np.stack([np.asarray(row, dtype) for row in rows])[:, members]
         return np.ascontiguousarray(table.reshape(len(rows), blocks, width).transpose(1, 0, 2)).reshape(blocks, -1)
 
-    moved = arranged(state, np.float64)
-    kept, keys = arranged(fixed, np.float64), arranged(words, np.uint32)
+    states = arranged(state, np.float64)
+    constants, keys = arranged(fixed, np.float64), arranged(words, np.uint32)
 
     def advance(block: int) -> None:
-        kernel.advance(moved[block], kept[block], keys[block], int(first), int(last))
+        kernel.advance(states[block], constants[block], keys[block], int(first), int(last))
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if blocks == 1 or cores == 1:
@@ -128,4 +130,4 @@ def by_native(made: Native, state: list[Any], fixed: list[Any], words: list[Any]
     else:
         with ThreadPoolExecutor(cores) as pool:
             list(pool.map(advance, range(blocks)))
-    return moved.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]
+    return states.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]

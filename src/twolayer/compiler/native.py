@@ -1,7 +1,7 @@
-"""A program on scalars as native code: one loop over time around one loop over replicas that the compiler vectorises.
+"""Compile a program on scalars to native code: a loop over time around a vectorised loop over replicas.
 
-The functions below replace those of the system's library, whose calls cannot be vectorised; each is written without
-branches, in the coefficients of the Cephes library, and accurate to a few units in the last place.
+The functions below replace those of the C library, whose calls cannot be vectorised. They have no branches, use the
+coefficients of the Cephes library, and are accurate to a few units in the last place.
 """
 
 import inspect
@@ -25,38 +25,27 @@ _UNARY = {"sqrt": "math.sqrt", "abs": "abs", "floor": "math.floor", "sin": "math
 
 @lru_cache(maxsize=1)
 def functions() -> dict[str, Any]:
-    """The numba functions that programs call; made on first use, since importing numba takes its time."""
+    """Return the numba functions that programs call; built on first use, since importing numba is slow."""
     from llvmlite import ir
     from numba import njit, types
-    from numba.extending import intrinsic as numba_intrinsic
+    from numba.extending import intrinsic
 
-    # The bare functions: runtime type checks, which tests wrap around everything, are not for a compiler.
-    def intrinsic(function: Any) -> Any:
-        return numba_intrinsic(inspect.unwrap(function))
-
+    # `inspect.unwrap` removes the runtime type checks of the tests, which numba cannot compile.
     def inline(function: Any) -> Any:
         return njit(inline="always", error_model="numpy", fastmath={"contract"})(inspect.unwrap(function))
 
-    @intrinsic
-    def float_of_bits(typing: Any, bits: Any) -> Any:
-        def code(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], ir.DoubleType())
+    def bitcast(before: Any, after: Any, target: Any) -> Any:
+        def cast(typing: Any, value: Any) -> Any:
+            def code(context, builder, signature, arguments):
+                return builder.bitcast(arguments[0], target)
 
-        return types.float64(types.int64), code
+            return after(before), code
 
-    @intrinsic
-    def bits_of_single(typing: Any, number: Any) -> Any:
-        def code(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], ir.IntType(32))
+        return intrinsic(inspect.unwrap(cast))
 
-        return types.int32(types.float32), code
-
-    @intrinsic
-    def single_of_bits(typing: Any, bits: Any) -> Any:
-        def code(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], ir.FloatType())
-
-        return types.float32(types.int32), code
+    float_of_bits = bitcast(types.int64, types.float64, ir.DoubleType())
+    bits_of_single = bitcast(types.float32, types.int32, ir.IntType(32))
+    single_of_bits = bitcast(types.int32, types.float32, ir.FloatType())
 
     @inline
     def exp64(x):
@@ -96,7 +85,7 @@ def _cast(dtype: Any, text: str) -> str:
 
 
 def _bitcast(before: Any, after: Any) -> str:
-    """The function that reads the same bits as another type."""
+    """Return the name of the function that reads the same bits as another type."""
     names = {("float32", "int32"): "bits_of_single", ("int32", "float32"): "single_of_bits"}
     names |= {("uint32", "int32"): "np.int32", ("int32", "uint32"): "np.uint32"}
     pair = (np.dtype(before).name, np.dtype(after).name)
@@ -115,7 +104,7 @@ def _constant(node: Node) -> str:
 
 
 def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: Any) -> str:
-    """One operation as an expression."""
+    """Return the Python expression of one operation."""
     if name in _BINARY:
         text = f"{arguments[0]} {_BINARY[name]} {arguments[1]}"
         return f"({text})" if name in _PREDICATES else _cast(dtype, text)
@@ -157,26 +146,26 @@ def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: An
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel, and how many replicas it advances side by side."""
+    """A compiled kernel, and how many replicas it advances at once."""
 
     advance: Callable[..., None]
     width: int
 
 
-# Replicas side by side: enough to fill the vector registers twice over, and steps whose numbers are drawn at once.
+# Replicas in one block, which fill the vector registers twice; and steps whose numbers are drawn at once.
 WIDTH = 32
 AHEAD = 32
 
 
 def text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
-    """A node as an expression; results of operations are named by the prefix and their number."""
+    """Return a node as a Python expression; the result of an operation is named by the prefix and its number."""
     if node.number is None:
         return _constant(node)
     return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
 
 
 def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
-    """The operations as assignments."""
+    """Return the operations of a program as Python assignments."""
     lines = []
     for number, op in enumerate(program.ops):
         arguments = [text(node, prefix, inputs) for node in op.arguments]
@@ -188,12 +177,12 @@ def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
 
 
 def source(draws: Program, step: Program, state: int, fixed: int, width: int) -> str:
-    """The text of the kernel.
+    """Return the Python source of the kernel.
 
-    ``draws`` maps two words of a key and two of the step to random numbers; ``step`` maps the state, what is fixed for
-    a replica, and the random numbers to the state. A block of ``width`` replicas lies side by side. The width is
-    written into the text: only so does the compiler see that no two numbers share their place, and vectorises the loop.
-    For a single replica the numbers of several steps are drawn at once instead, and that loop is vectorised.
+    ``draws`` maps two words of a key and two of the step to random numbers; ``step`` maps the state, the constants of a
+    replica, and the random numbers to the state. A block has ``width`` replicas. The width is a literal in the source,
+    because the compiler vectorises the loop only if it can see that no two numbers share an address. For a single
+    replica, the numbers of several steps are drawn at once instead, and that loop is vectorised.
     """
     numbers = len(draws.outputs)
     before = [f"x{n} = state[{n * width} + i]" for n in range(state)]
@@ -244,16 +233,16 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
 
 
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
-    """The kernel for so many replicas, compiled; it advances the state in place and lets other threads run."""
+    """Compile the kernel for ``replicas`` replicas; it advances the state in place and releases the GIL."""
     width = 1 if replicas < 8 else WIDTH
     return Kernel(compiled_text(source(draws, step, state, fixed, width), "kernel", frozenset({"contract"})), width)
 
 
 @lru_cache(maxsize=64)
 def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..., None]:
-    """A function of a text that we have written, compiled once; it lets other threads run."""
+    """Compile the source of a function that this package has written, once; the function releases the GIL."""
     from numba import njit
 
     space = {"np": np, "math": math, **functions()}
-    exec(compile(code, "<kernel>", "exec"), space)  # our text, no user's
+    exec(compile(code, "<kernel>", "exec"), space)  # the source is generated here, never by a user
     return njit(error_model="numpy", fastmath=set(fastmath), nogil=True)(space[name])

@@ -1,7 +1,7 @@
-"""Programs on small arrays, written out as programs on scalars.
+"""Convert functions of small arrays to programs on scalars.
 
-A function of small arrays, written once in ``jax.numpy`` for one replica, is traced and its array operations are taken
-apart into operations on single numbers. What is left is a straight line of elementwise operations, which may be run
+A function of small arrays, written once in ``jax.numpy`` for one replica, is traced, and its array operations are split
+into operations on scalars. The result is a list of elementwise operations without branches or loops, which can be run
 on vectors of replicas, inside a compiled kernel, or translated into another language.
 """
 
@@ -15,11 +15,11 @@ from jax.extend.core import Literal
 
 
 class Unsupported(Exception):
-    """An operation that cannot be written out."""
+    """An operation cannot be written as operations on scalars."""
 
 
 class Op(NamedTuple):
-    """One elementwise operation: a primitive of JAX, its arguments (numbers of earlier results, or constants)."""
+    """One elementwise operation: a primitive of JAX and its arguments, which are earlier results or constants."""
 
     primitive: Any
     arguments: tuple["Node", ...]
@@ -28,7 +28,7 @@ class Op(NamedTuple):
 
 
 class Node(NamedTuple):
-    """The result of an operation (its number), an input (its number below zero), or a constant."""
+    """The result of an operation (by its number), an input (by a negative number), or a constant."""
 
     number: int | None
     value: Any
@@ -36,14 +36,14 @@ class Node(NamedTuple):
 
 
 class Program(NamedTuple):
-    """A straight line of elementwise operations on scalars."""
+    """A list of elementwise operations on scalars, without branches or loops."""
 
     inputs: tuple[Any, ...]  # dtypes
     ops: tuple[Op, ...]
     outputs: tuple[Node, ...]
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs, flat, from flat inputs of any one shape: arrays of replicas, for example."""
+        """Return the flat outputs for flat inputs, which are arrays of one shape, such as vectors of replicas."""
         shape = np.shape(inputs[0])
         done: list[Any] = []
 
@@ -65,7 +65,7 @@ ELEMENTWISE = {
     "shift_right_arithmetic", "select_n", "convert_element_type", "is_finite", "nextafter", "clamp", "copy",
     "stop_gradient", "population_count", "bitcast_convert_type",
 }  # fmt: skip
-# Index arithmetic and structure, done on constants over and over.
+# Operations that index arithmetic applies to constants very often.
 _FOLDED: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "eq": np.equal, "ne": np.not_equal, "lt": np.less,
     "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "max": np.maximum, "min": np.minimum,
@@ -84,7 +84,7 @@ def _polynomial(x: Array, *coefficients: float) -> Array:
 
 
 def erf(x: Array) -> Array:
-    """The error function in the coefficients of the Cephes library: few compilers of kernels have one."""
+    """Return the error function by the coefficients of the Cephes library; few kernel compilers have one."""
     a = jax.numpy.abs(x)
     near = jax.numpy.minimum(a, 1.0)
     z = near * near
@@ -99,15 +99,15 @@ def erf(x: Array) -> Array:
     q = _polynomial(b, 1.0, 13.2281951154744992508, 86.7072140885989742329, 354.937778887819891062,
                     975.708501743205489753, 1823.90916687909736289, 2246.33760818710981792, 1656.66309194161350182,
                     557.535340817727675546)  # fmt: skip
-    # One division for both branches.
+    # Both branches share one division.
     ratio = jax.numpy.where(a < 1.0, near * top, p) / jax.numpy.where(a < 1.0, low, q)
-    # In the very form that the derivative has: it is computed once for both.
+    # The exponential is written as in the derivative, so that it is computed once for both.
     size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-jax.numpy.square(x)) * ratio)
     return jax.numpy.where(x < 0.0, -size, size)
 
 
 class _Writer:
-    """Collects operations, each distinct one once, and simplifies what constants make trivial."""
+    """Collects the distinct operations of a program and simplifies those that constants make trivial."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -120,7 +120,7 @@ class _Writer:
         name = primitive.name
         if all(node.number is None for node in arguments):
             values = [np.asarray(node.value, node.dtype) for node in arguments]
-            if name in _FOLDED:  # the same in NumPy, without a dispatch for each
+            if name in _FOLDED:  # NumPy gives the same without the cost of dispatching to JAX
                 with np.errstate(all="ignore"):
                     return self.constant(_FOLDED[name](*values), dtype)
             with jax.ensure_compile_time_eval():
@@ -151,7 +151,7 @@ def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def scalarize(function: Callable[..., Any], *examples: Any) -> Program:
-    """The function as a program on scalars; the examples give the shapes and types of its arguments."""
+    """Convert a function to a program on scalars; the examples give the shapes and types of its arguments."""
     closed = jax.make_jaxpr(function)(*examples)
     writer = _Writer()
     inputs: list[Any] = []
@@ -167,21 +167,21 @@ def scalarize(function: Callable[..., Any], *examples: Any) -> Program:
 
 
 def _pruned(ops: list[Op], outputs: list[Node]) -> tuple[tuple[Op, ...], tuple[Node, ...]]:
-    """Only the operations that the outputs need, renumbered."""
+    """Return only the operations that the outputs need, renumbered."""
     needed = set()
     for node in outputs:
         needed.add(node.number)
     for number in reversed(range(len(ops))):
         if number in needed:
             needed.update(node.number for node in ops[number].arguments)
-    kept = [number for number in range(len(ops)) if number in needed]
-    place = {old: new for new, old in enumerate(kept)}
+    numbers = [number for number in range(len(ops)) if number in needed]
+    place = {old: new for new, old in enumerate(numbers)}
 
     def moved(node: Node) -> Node:
         return node if node.number is None or node.number < 0 else node._replace(number=place[node.number])
 
     return (
-        tuple(ops[n]._replace(arguments=tuple(map(moved, ops[n].arguments))) for n in kept),
+        tuple(ops[n]._replace(arguments=tuple(map(moved, ops[n].arguments))) for n in numbers),
         tuple(map(moved, outputs)),
     )
 
@@ -216,7 +216,7 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
         inner = parameters[CALLS[name]]
         jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
         return _interpret(writer, jaxpr, consts, values)
-    if name == "platform_index":  # the last of the platforms stands for all others
+    if name == "platform_index":  # the last platform is the default
         return [_array([writer.constant(len(parameters["platforms"]) - 1, aval.dtype)], aval.shape)]
     which: Any = values[0].ravel()[0] if name == "cond" else None
     if which is not None and which.number is None:
@@ -255,7 +255,7 @@ def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray], outputs: A
     order = reversed(range(length)) if parameters["reverse"] else range(length)
     stacked = [np.empty((length, *aval.shape), dtype=object) for aval in inner.out_avals[carried:]]
     for step in order:
-        # A row of a vector is a node; a named tuple, which NumPy would take for an array.
+        # A row of a vector is a node, which is a named tuple that NumPy would convert to an array.
         at = [_array(row[step].ravel() if row.ndim > 1 else [row[step]], row.shape[1:]) for row in rows]
         results = _interpret(writer, inner.jaxpr, inner.consts, [*consts, *carry, *at])
         carry = results[:carried]
@@ -324,7 +324,7 @@ def _slice(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
 
 
 def _dynamic_slice(writer: _Writer, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
-    """A slice whose place is known after all: the index of a loop that is written out."""
+    """Take a slice at constant indices, such as the index of an unrolled loop."""
     first: list[Any] = [start[()] for start in starts]
     if any(node.number is not None for node in first):
         raise Unsupported("slice at indices that are computed")
@@ -336,7 +336,9 @@ def _dynamic_slice(writer: _Writer, equation: Any, x: np.ndarray, *starts: np.nd
 def _cumsum(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
     axis, aval = equation.params["axis"], equation.outvars[0].aval
     lines: Any = np.moveaxis(x, axis, -1).copy()
-    forward = lines[..., ::-1] if equation.params["reverse"] else lines  # a view: sums are written into `lines`
+    forward = (
+        lines[..., ::-1] if equation.params["reverse"] else lines
+    )  # a view, through which the sums are written into `lines`
     for place in np.ndindex(*forward.shape[:-1]):
         for n in range(1, aval.shape[axis]):
             pair = (forward[(*place, n - 1)], forward[(*place, n)])
@@ -345,15 +347,15 @@ def _cumsum(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
 
 
 def _gather(writer: _Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """An indexing operation whose indices are known: done once on the positions, by JAX itself."""
+    """Index an array at constant indices: JAX applies the operation to the positions of its entries."""
     if any(node.number is not None for node in index.ravel()):
         raise Unsupported("gather at indices that are computed")
     positions = jax.numpy.arange(x.size).reshape(x.shape)
     where = jax.numpy.asarray(np.array([node.value for node in index.ravel()]).reshape(index.shape))
     parameters = dict(equation.params) | {"fill_value": None}
     with jax.ensure_compile_time_eval():
-        taken = np.asarray(equation.primitive.bind(positions, where, **parameters))
-    return x.ravel()[taken]
+        gathered = np.asarray(equation.primitive.bind(positions, where, **parameters))
+    return x.ravel()[gathered]
 
 
 def _pad(writer: _Writer, equation: Any, x: np.ndarray, filling: np.ndarray) -> np.ndarray:

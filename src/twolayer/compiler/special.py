@@ -1,4 +1,4 @@
-"""Special functions for loops in which nothing else costs time."""
+"""Fast special functions for loops whose cost they dominate."""
 
 from functools import lru_cache
 from typing import Any
@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# Beyond, one minus the error function is below rounding.
+# Beyond this argument, one minus the error function is below rounding.
 END = 6.0
-# The scaled complement is a polynomial in (x - MIDDLE) / (x + MIDDLE), of this degree to 2e-15.
+# The scaled complement is a polynomial in (x - MIDDLE) / (x + MIDDLE) of degree DEGREE, to 2e-15.
 MIDDLE, DEGREE = 2.0, 18
 
 
 @lru_cache(maxsize=1)
 def _coefficients() -> tuple[float, ...]:
-    """Of the polynomial in a variable from -1 to 1, highest power first."""
+    """Return the coefficients of the polynomial in a variable from -1 to 1, highest power first."""
     from scipy.special import erfcx
 
     def scaled_complement(x: Any) -> Any:
@@ -33,7 +33,7 @@ def _last() -> float:
 
 @jax.custom_jvp
 def erf(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    r"""The error function to 3e-15, without branches.
+    r"""Return the error function to 3e-15, without branches.
 
     .. math:: \mathrm{erf}(x) = 1 - e^{-x^2}\,p\Big(\frac{x - c}{x + c}\Big), \qquad 0 \le x \le 6
 
@@ -42,9 +42,9 @@ def erf(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """
     y = jnp.minimum(jnp.abs(x), END)
     t = ((y - MIDDLE) / (y + MIDDLE) + 1.0) * (2.0 / (1.0 + _last())) - 1.0
-    first, *others = _coefficients()
+    first, *lower_coefficients = _coefficients()
     p = jnp.full_like(t, first)
-    for coefficient in others:
+    for coefficient in lower_coefficients:
         p = p * t + coefficient
     return jnp.copysign(1.0 - p * jnp.exp(-y * y), x)
 

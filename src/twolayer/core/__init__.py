@@ -1,1 +1,1 @@
-"""What every room needs and that has no physics in it: errors, files, random keys, small algebra, text."""
+"""Code without physics that every package below `twolayer` uses: errors, files, random keys, small algebra, text."""

@@ -1,4 +1,4 @@
-"""Polynomials with many unknowns as readable formulas: common factors out, collected, factored where that is cheap."""
+"""Write polynomials in many unknowns as readable formulas: extract common factors, collect terms, factor if cheap."""
 
 import itertools
 import math
@@ -18,9 +18,9 @@ MAX_DENOMINATOR = 10**6
 
 
 def as_fraction(value: float) -> Fraction:
-    """The number that a user meant: a simple fraction up to a few roundings, else the decimal as it prints.
+    """Return the fraction that a float stands for: a simple one within a few roundings, else its printed decimal.
 
-    The square of 0.1 is then 1/100, and 15 times 1/7 is 15/7 even if it was rounded twice on the way.
+    The square of 0.1 becomes 1/100, and 15 times 1/7 becomes 15/7 although the float was rounded twice.
     """
     simple = Fraction(value).limit_denominator(1000)
     if abs(float(simple) - value) <= 4 * math.ulp(value):
@@ -31,40 +31,42 @@ def as_fraction(value: float) -> Fraction:
 def tidy(
     terms: Terms, symbol: Callable[[Any], Any], rank: Callable[[Any], int | None] = lambda key: None, times: Any = 1
 ) -> Any:
-    """A polynomial as a sympy expression: the common factor in front, the rest factored or collected.
+    """Return a polynomial as a sympy expression: the common factor in front, the quotient factored or collected.
 
     Parameters
     ----------
     terms
         The polynomial.
     symbol
-        The sympy expression of an unknown.
+        Function that gives the sympy expression of an unknown.
     rank
-        In which order unknowns are collected by powers; None for those that are not.
+        Function that gives the order in which unknowns are collected by powers; None for unknowns that are not.
     times
-        An expression to multiply by. Left to itself, sympy multiplies a sum by a number term by term.
+        Expression to multiply by. Without it, sympy would multiply a sum by a number term by term.
     """
     import sympy as sp
 
     terms = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
     if not terms:
         return sp.Integer(0)
-    shift, content, rest = _taken_out(terms)
+    shift, content, quotient = _split_common_factor(terms)
     front = sp.Mul(times, number(content), *(symbol(key) ** power for key, power in shift))
-    if len(rest) == 1:
+    if len(quotient) == 1:
         return front
-    factors = [(*_oriented(factor, rank), power) for factor, power in _factored(rest)]
+    factors = [(*_oriented(factor, rank), power) for factor, power in _factored(quotient)]
     sign = math.prod(sign**power for _, sign, power in factors)
     return sp.Mul(sign * front, *(_collected(factor, symbol, rank) ** power for factor, _, power in factors))
 
 
-def _taken_out(terms: Terms) -> tuple[Monomial, Fraction, dict[Monomial, Fraction]]:
-    """The lowest power of each unknown, the greatest common divisor of the coefficients, and what is left."""
+def _split_common_factor(terms: Terms) -> tuple[Monomial, Fraction, dict[Monomial, Fraction]]:
+    """Split off the common factor: the lowest powers of the unknowns, the divisor of the coefficients, the quotient."""
     powers: dict[Hashable, list[int]] = {}
     for monomial in terms:
         for key, power in monomial:
             powers.setdefault(key, []).append(power)
-    lowest = {key: min(found) if len(found) == len(terms) else min(0, *found) for key, found in powers.items()}
+    lowest = {
+        key: min(exponents) if len(exponents) == len(terms) else min(0, *exponents) for key, exponents in powers.items()
+    }
     shift = tuple(sorted(((key, power) for key, power in lowest.items() if power), key=repr))
     content = Fraction(1)
     if _are_simple(terms):
@@ -76,13 +78,13 @@ def _taken_out(terms: Terms) -> tuple[Monomial, Fraction, dict[Monomial, Fractio
         content = next(iter(terms.values()))
     if not shift:
         return shift, content, {monomial: coefficient / content for monomial, coefficient in terms.items()}
-    rest = {}
+    quotient = {}
     for monomial, coefficient in terms.items():
-        left = dict(monomial)
+        remaining = dict(monomial)
         for key, power in shift:
-            left[key] = left.get(key, 0) - power
-        rest[tuple((key, power) for key, power in left.items() if power)] = coefficient / content
-    return shift, content, rest
+            remaining[key] = remaining.get(key, 0) - power
+        quotient[tuple((key, power) for key, power in remaining.items() if power)] = coefficient / content
+    return shift, content, quotient
 
 
 def _are_simple(terms: Terms) -> bool:
@@ -90,7 +92,7 @@ def _are_simple(terms: Terms) -> bool:
 
 
 def number(value: Fraction) -> Any:
-    """A coefficient as sympy writes it: a fraction, or a decimal number where the fraction would be unreadable."""
+    """Return a coefficient as a sympy number: a fraction, or a decimal where the fraction would be unreadable."""
     import sympy as sp
 
     if value.denominator <= MAX_DENOMINATOR:
@@ -99,7 +101,7 @@ def number(value: Fraction) -> Any:
 
 
 def _factored(terms: dict[Monomial, Fraction]) -> list[tuple[dict[Monomial, Fraction], int]]:
-    """The factors with their powers; a polynomial that is too large is left as it is."""
+    """Return the factors of a polynomial with their powers; a polynomial that is too large stays one factor."""
     keys = sorted({key for monomial in terms for key, _ in monomial}, key=repr)
     dense = math.prod(1 + max(dict(monomial).get(key, 0) for monomial in terms) for key in keys[:MAX_TERMS])
     if len(terms) > MAX_TERMS or dense > MAX_DENSE or not _are_simple(terms):
@@ -109,24 +111,26 @@ def _factored(terms: dict[Monomial, Fraction]) -> list[tuple[dict[Monomial, Frac
 
     ring = PolyRing([f"x{n}" for n in range(len(keys))], QQ)
     exponents = {tuple(dict(monomial).get(key, 0) for key in keys): c for monomial, c in terms.items()}
-    content, found = ring.from_dict({e: QQ(c.numerator, c.denominator) for e, c in exponents.items()}).factor_list()
+    content, factor_list = ring.from_dict(
+        {e: QQ(c.numerator, c.denominator) for e, c in exponents.items()}
+    ).factor_list()
     factors = []
-    for factor, power in _merged(found):
+    for factor, power in _merged(factor_list):
         plain = {
             tuple((key, n) for key, n in zip(keys, e, strict=True) if n): Fraction(int(c.numerator), int(c.denominator))
             for e, c in factor.items()
         }
         factors.append((plain, power))
-    # After `_taken_out` the coefficients have no common divisor, so that the content is a sign.
+    # The common divisor of the coefficients was split off before, so the content is 1 or -1.
     return factors if content > 0 else [({(): Fraction(-1)}, 1), *factors]
 
 
 def _oriented(
     terms: dict[Monomial, Fraction], rank: Callable[[Any], int | None]
 ) -> tuple[dict[Monomial, Fraction], int]:
-    """A factor with the sign that reads best, and that sign: plus signs where no collected unknown occurs.
+    """Choose the sign of a factor that reads best, and return the factor and this sign.
 
-    On a tie the constant is positive: 1 - x rather than x - 1.
+    Terms without collected unknowns are mostly positive. On a tie the constant is positive: 1 - x, not x - 1.
     """
     leading = {m: c for m, c in terms.items() if all(rank(key) is None for key, _ in m)} or terms
     balance = sum(1 if coefficient > 0 else -1 for coefficient in leading.values())
@@ -136,17 +140,17 @@ def _oriented(
 
 
 def _merged(factors: Sequence[tuple[Any, int]]) -> list[tuple[Any, int]]:
-    """Factors whose product is as short as they are belong together: (x - 1)(x + 1) is x**2 - 1."""
+    """Multiply out factors whose product has no more terms than they have: (x - 1)(x + 1) becomes x**2 - 1."""
     factors = list(factors)
-    for (first, power), (second, other) in itertools.combinations(factors, 2):
-        if power == other and len(first * second) <= max(len(first), len(second)):
-            left = [pair for pair in factors if pair[0] not in (first, second)]
-            return _merged([*left, (first * second, power)])
+    for (first, power), (second, other_power) in itertools.combinations(factors, 2):
+        if power == other_power and len(first * second) <= max(len(first), len(second)):
+            unchanged = [pair for pair in factors if pair[0] not in (first, second)]
+            return _merged([*unchanged, (first * second, power)])
     return factors
 
 
 def _collected(terms: dict[Monomial, Fraction], symbol: Callable[[Any], Any], rank: Callable[[Any], int | None]) -> Any:
-    """A sum over the powers of the unknown of lowest rank that has more than one, or the plain sum."""
+    """Collect terms by powers of the unknown with the lowest rank that has several powers, or return the plain sum."""
     import sympy as sp
 
     keys = {key for monomial in terms for key, _ in monomial}

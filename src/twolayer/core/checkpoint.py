@@ -1,4 +1,4 @@
-"""A long computation's place in its work, kept on disk: what was killed goes on from there and ends the same."""
+"""Save the progress of long computations on disk, so that one that was killed continues and gives the same numbers."""
 
 import contextlib
 import io
@@ -16,33 +16,33 @@ import numpy as np
 from twolayer.core.errors import CheckpointWarning, InvalidInput, shown
 from twolayer.core.files import make_folder, remove_drafts, write_whole
 
-# Seconds between two savings: little is lost, and little is spent.
+# Seconds between two saves: a kill loses little work, and saving takes little of the time.
 EVERY = 20.0
-# The layout of the file and of what simulations keep in it. Raise it when either changes: older files are then not
-# continued.
+# Version of the file's layout and of the state that simulations save in it. Raise it when either changes, so that
+# older files are not continued.
 FORMAT = 3
 
-# The name under which the part at work keeps its place.
+# Key of the saved state of the part that is running.
 _NOW = "now"
 _RESULT = "result"
 
 
 class Checkpoint:
-    """Where a long computation keeps its place on disk, and how often.
+    """Where on disk a long computation saves its progress, and how often.
 
-    Killed at any moment, the same call goes on from the last saving and ends with the same numbers, bit for bit. A file
-    that is damaged, or that belongs to another computation or another version of the packages, is renamed, and the work
-    begins anew with a warning. The files are removed at the end.
+    If the computation is killed, the same call continues from the last save and ends with the same numbers, bit for
+    bit. A file that is damaged, or that belongs to another computation or to another version of the packages, is
+    renamed, and the computation starts again with a warning. The files are removed at the end.
 
     Parameters
     ----------
     path
-        The file; for a verb that runs several simulations, the folder with a file for each. It need not exist.
+        Path of the file, or of the folder for a verb that runs several simulations. It need not exist.
     every
-        Seconds between two savings; what took less is not saved.
+        Seconds between two saves; a computation that takes less time saves nothing.
     is_part
-        Whether the computation belongs to a longer one, which needs its result again after a kill. Its result is then
-        kept as well, and whoever does the longer one calls ``remove`` at its end.
+        Whether the computation is part of a longer one, which needs its result again after a kill. The result is then
+        saved as well, and the longer computation calls ``remove`` at its end.
     """
 
     def __init__(self, path: str | Path, every: float | int = EVERY, is_part: bool = False):
@@ -57,32 +57,32 @@ class Checkpoint:
 
     @classmethod
     def of(cls, value: "str | Path | Checkpoint | None") -> "Checkpoint | None":
-        """The checkpoint that the argument of a verb asks for: a path alone means the usual interval."""
+        """Return the checkpoint for the argument of a verb; a plain path means the default interval."""
         return value if value is None or isinstance(value, Checkpoint) else cls(value)
 
     def part(self, name: str) -> "Checkpoint":
-        """The file of one simulation in the folder of several."""
+        """Return the checkpoint of one simulation, a file in the folder of this checkpoint."""
         part = Checkpoint(self.path / name, self.every, is_part=True)
         self._opened.append(part)
         return part
 
     def open(self, identity: Mapping[str, str]) -> "Place":
-        """The place of the computation with this identity: its specification, and all that its numbers depend on."""
+        """Open the saved progress of a computation; its identity is everything that its numbers depend on."""
         place = Place(self.path, identity, self.every)
         self._opened.append(place)
         return place
 
     def remove(self) -> None:
-        """Remove every file that was opened: the work is done."""
+        """Remove every file that was opened; to be called when the computation is finished."""
         for opened in self._opened:
             opened.remove()
 
 
 class Place:
-    """Arrays in one file that is there whole or not at all: those of finished parts, and of the part at work.
+    """The saved progress of one computation: one file, written atomically, with the arrays of its parts.
 
-    The parts of a computation follow one another, as the phases of a schedule do. What is saved as the place belongs to
-    the first part that is not finished.
+    The parts of a computation follow one another, as the phases of a schedule do. The file holds the results of
+    finished parts, and the state of the first part that is not finished.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, str], every: float):
@@ -95,42 +95,42 @@ class Place:
         self._parts = self._read()
 
     def load(self) -> dict[str, np.ndarray] | None:
-        """The place that the part at work saved last; None when it is at its beginning."""
+        """Return the last saved state of the part that is running; None when it has saved nothing yet."""
         return self._parts.get(_NOW)
 
     @property
     def is_due(self) -> bool:
-        """Whether the last saving was long ago."""
+        """Whether the interval between two saves has passed."""
         return time.monotonic() - self._last >= self.every
 
     def save(self, arrays: Mapping[str, Any]) -> None:
-        """Keep the place of the part at work instead of the last one."""
+        """Save the state of the part that is running, replacing the last one."""
         self._parts.pop(_NOW, None)
         self._write(self._parts | {_NOW: arrays})
 
     def part(self, name: str) -> dict[str, np.ndarray] | None:
-        """The result of a finished part; None when it is not finished."""
+        """Return the result of a finished part; None when it is not finished."""
         return self._parts.get(f"part {name}")
 
     def finish(self, name: str, arrays: Mapping[str, Any]) -> None:
-        """Keep the result of a part that is finished; the next one is at its beginning."""
+        """Save the result of a finished part and discard its state."""
         self._parts.pop(_NOW, None)
         self._parts[f"part {name}"] = dict(arrays)
         self._write_if_due()
 
     @property
     def result(self) -> dict[str, np.ndarray] | None:
-        """The result of the whole; None when it is not finished."""
+        """The result of the whole computation; None when it is not finished."""
         return self._parts.get(_RESULT)
 
     def conclude(self, arrays: Mapping[str, Any]) -> None:
-        """Keep the result of the whole instead of everything that led to it."""
+        """Save the result of the whole computation, replacing the results of its parts."""
         self._parts = {_RESULT: dict(arrays)}
         self._write_if_due()
 
     def remove(self) -> None:
-        """The work is done, and its result is in better hands."""
-        with contextlib.suppress(OSError):  # a disk that has become read-only is no reason to lose the result
+        """Remove the file; to be called when the computation is finished and its result returned or saved."""
+        with contextlib.suppress(OSError):  # a disk that has become read-only must not lose the result
             self.path.unlink(missing_ok=True)
 
     def _write_if_due(self) -> None:
@@ -138,8 +138,8 @@ class Place:
             self._write(self._parts)
 
     def _write(self, parts: Mapping[str, Mapping[str, Any]]) -> None:
-        """Write the file; a disk that refuses it is no reason to end the work."""
-        arrays = {f"{part}/{name}": array for part, each in parts.items() for name, array in each.items()}
+        """Write the file; if the disk refuses it, warn once and continue the computation."""
+        arrays = {f"{part}/{name}": array for part, named in parts.items() for name, array in named.items()}
         content = io.BytesIO()
         np.savez(content, identity=np.array(json.dumps(self.identity)), **arrays)
         try:
@@ -154,17 +154,17 @@ class Place:
             self._has_warned = True
             warnings.warn(
                 f"The checkpoint {str(self.path)!r} cannot be written ({error.strerror or type(error).__name__}): the "
-                "computation goes on, but if it is killed, it begins where it was last kept.",
+                "computation continues, but if it is killed, it starts again from the last successful save.",
                 CheckpointWarning,
                 stacklevel=2,
             )
 
     def _read(self) -> dict[str, Any]:
-        """What the file holds, part by part; nothing when there is none, or none that this computation may continue."""
+        """Read the parts in the file; empty when there is no file that this computation may continue."""
         if not os.path.lexists(self.path):
             return {}
         try:
-            if not self.path.is_file():  # a pipe would be waited for
+            if not self.path.is_file():  # opening a pipe would block
                 raise ValueError("not a file")
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
@@ -173,7 +173,7 @@ class Place:
             for path, array in arrays.items():
                 part, _, name = path.partition("/")
                 parts.setdefault(part, {})[name] = array
-        except Exception:  # bytes that nobody vouches for fail in many ways: zipfile, zlib, NumPy's headers, memory
+        except Exception:  # a damaged file fails in many ways: zipfile, zlib, NumPy's headers, memory
             self._set_aside("damaged", "is damaged or of another format")
             return {}
         reason = _difference(identity, self.identity)
@@ -183,23 +183,23 @@ class Place:
         return parts
 
     def _set_aside(self, suffix: str, reason: str) -> None:
-        """Rename the file, so that nothing of it is lost, and say so."""
-        named = (self.path.with_name(f"{self.path.name}.{suffix}{number}") for number in ("", *range(2, 10_000)))
-        aside = next(path for path in named if not os.path.lexists(path))
+        """Rename the file, so that nothing in it is lost, and warn about it."""
+        candidates = (self.path.with_name(f"{self.path.name}.{suffix}{number}") for number in ("", *range(2, 10_000)))
+        new_path = next(path for path in candidates if not os.path.lexists(path))
         try:
-            self.path.rename(aside)
-            ending = f"it was renamed to {aside.name!r}, and the computation begins anew"
+            self.path.rename(new_path)
+            ending = f"it was renamed to {new_path.name!r}, and the computation starts again"
         except OSError as error:
-            ending = f"the computation begins anew, and the file cannot be renamed ({error.strerror})"
+            ending = f"the computation starts again, and the file cannot be renamed ({error.strerror})"
         warnings.warn(f"The checkpoint {str(self.path)!r} {reason}: {ending}.", CheckpointWarning, stacklevel=2)
 
 
 def _difference(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Why a file of one identity is not continued by a computation of another one; empty when they are the same."""
+    """Say why a file of one identity is not continued by a computation of another; empty if the two are equal."""
     differing = [name for name in ours if theirs.get(name) != ours[name]]
     versions = [name for name in differing if name != "computation"]
     if versions:
-        before = ", ".join(f"{name} {theirs.get(name, 'unknown')}" for name in versions)
-        here = ", ".join(f"{name} {ours[name]}" for name in versions)
-        return f"was written with {before}, but here is {here}, whose numbers may differ"
+        written_with = ", ".join(f"{name} {theirs.get(name, 'unknown')}" for name in versions)
+        current = ", ".join(f"{name} {ours[name]}" for name in versions)
+        return f"was written with {written_with}, but this computation uses {current}, whose numbers may differ"
     return "belongs to another computation" if differing else ""

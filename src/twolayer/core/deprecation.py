@@ -89,7 +89,7 @@ def renamed_argument(
                 if replacement in signature.bind_partial(*args, **kwargs).arguments:
                     raise InvalidInput(
                         f"Argument `{former}` of `{name}` is the former name of `{replacement}`, but both are given. "
-                        f"Give `{replacement}` alone."
+                        f"Give only `{replacement}`."
                     )
                 _warn(deprecation)
                 kwargs[replacement] = value if convert is None else convert(value)

@@ -1,4 +1,4 @@
-"""The exceptions a user can meet. Each message is one sentence that names the field, the value and what is allowed."""
+"""The exceptions of this package. Every message is a sentence that names the field, the value and what is allowed."""
 
 import difflib
 import functools
@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 # How much of a value is echoed, of the name of a file, and the longest message of all.
 MAX_VALUE, MAX_PATH, MAX_MESSAGE = 80, 240, 1000
-# A whole number of more bits is told by its size: Python refuses to write out one of more than 4,300 digits.
+# For an integer of more bits only its number of digits is shown: Python refuses to print more than 4,300 digits.
 MAX_BITS = 200
 
 P = ParamSpec("P")
@@ -17,29 +17,29 @@ R = TypeVar("R")
 
 
 class TwolayerError(Exception):
-    """Base of every exception raised on purpose by this package."""
+    """Base class of every exception that this package raises on purpose."""
 
     def __init__(self, message: str = ""):
-        # A message is for a person to read, whatever was put into it.
+        # A message has to stay readable, however long the values in it are.
         super().__init__(shortened(message, MAX_MESSAGE))
 
 
 class InvalidInput(TwolayerError, ValueError):
-    """What the user gave cannot be used; nothing has been computed or written."""
+    """An input cannot be used; nothing has been computed or written."""
 
 
 class NotApplicable(InvalidInput):
-    """The description asked for does not describe this problem and training."""
+    """The requested description does not apply to this problem and training."""
 
 
 class WrongArguments(InvalidInput, TypeError):
-    """A function or a constructor was given an argument that it does not have, or not all that it needs."""
+    """A function or constructor was called with an unknown argument, or without one that it needs."""
 
 
 class ComputationFailed(TwolayerError, RuntimeError):
-    """A computation started but did not reach its end (it diverged, or missed its tolerance).
+    """A computation started but did not finish, because it diverged or missed its tolerance.
 
-    ``result`` is what was obtained until then, or None.
+    ``result`` holds what had been computed until then, or None.
     """
 
     def __init__(self, message: str, result: object = None):
@@ -48,15 +48,15 @@ class ComputationFailed(TwolayerError, RuntimeError):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is not continued, or cannot be saved; the computation goes on without it."""
+    """A checkpoint cannot be continued or saved; the computation runs without it."""
 
 
 class Caution(UserWarning):
-    """What was asked can be done, but its answer may say little, or take long."""
+    """A request can be computed, but the result may be uninformative or take long."""
 
 
 def shortened(text: str, most: int = MAX_VALUE) -> str:
-    """A text with its middle left out where it is longer than ``most`` characters."""
+    """Shorten a text to ``most`` characters by omitting its middle."""
     if len(text) <= most:
         return text
     tail = (most - 3) // 3
@@ -64,13 +64,13 @@ def shortened(text: str, most: int = MAX_VALUE) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message shows it, however large it is."""
+    """Return the text of a value for an error message, shortened if it is long."""
     if isinstance(value, PurePath):
         return shortened(repr(str(value)), MAX_PATH)
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         return f"a whole number of about {round(value.bit_length() * 0.30103)} digits"
     if isinstance(value, str | bytes) and len(value) > 2 * MAX_PATH:
-        value = value[:MAX_PATH] + value[-MAX_PATH:]  # type: ignore[operator]  # the middle is left out anyway
+        value = value[:MAX_PATH] + value[-MAX_PATH:]  # type: ignore[operator]  # the middle is omitted anyway
     try:
         return shortened(repr(value))
     except Exception:  # a container of such numbers, nesting without end, or an object that cannot be printed
@@ -78,28 +78,29 @@ def shown(value: Any) -> str:
 
 
 def nearest(name: Any, allowed: Iterable[str]) -> str:
-    """The end of an error sentence for an unknown name: what it may have meant, and all that is allowed.
+    """Return the end of an error message for an unknown name: the most similar allowed names, and all of them.
 
-    Besides similar spelling a name may be the initials of another (``lr`` for ``learning_rate``) or a part of it.
+    A name is similar to another if its spelling is, or if it is the initials (``lr`` for ``learning_rate``) or a part
+    of it.
     """
     allowed = sorted(allowed)
     lowered = {option.lower(): option for option in allowed}
-    wanted = (name if isinstance(name, str) else shown(name)).lower()[:MAX_PATH]
-    close = difflib.get_close_matches(wanted, lowered, n=1)
-    close = close or [option for option in lowered if "".join(word[:1] for word in option.split("_")) == wanted]
-    close = close or [option for option in lowered if len(wanted) > 3 and wanted in option]
+    lowered_name = (name if isinstance(name, str) else shown(name)).lower()[:MAX_PATH]
+    close = difflib.get_close_matches(lowered_name, lowered, n=1)
+    close = close or [option for option in lowered if "".join(word[:1] for word in option.split("_")) == lowered_name]
+    close = close or [option for option in lowered if len(lowered_name) > 3 and lowered_name in option]
     hint = f"did you mean {' or '.join(repr(lowered[option]) for option in close[:3])}? " if close else ""
     return f"{hint}Allowed: {', '.join(allowed)}."
 
 
 def first_line(error: BaseException) -> str:
-    """What somebody else's exception says, as one line; JAX writes pages."""
+    """Return the first line of an exception's message; JAX's messages are pages long."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return shortened(lines[0].rstrip("."), 200)
 
 
 def takes_these(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
-    """The function, with one sentence for arguments that it does not take: an unknown name, or one that is missing."""
+    """Wrap a function so that an unknown or missing argument raises `WrongArguments` with one sentence."""
     signature = inspect.signature(function)
     called = name or function.__name__
 
@@ -108,8 +109,8 @@ def takes_these(function: Callable[P, R], name: str | None = None) -> Callable[P
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            names = [each for each in signature.parameters if each != "self"]
-            unknown = next((each for each in kwargs if each not in names), None)
+            names = [keyword for keyword in signature.parameters if keyword != "self"]
+            unknown = next((keyword for keyword in kwargs if keyword not in names), None)
             if unknown is None:
                 raise WrongArguments(f"`{called}` cannot be called in this way: {error}.") from None
             hint = nearest(unknown, names) if names else "it takes none."

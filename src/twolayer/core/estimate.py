@@ -8,7 +8,7 @@ import equinox as eqx
 class Estimate(eqx.Module):
     """A value (any pytree of arrays) and a bound on its error, of the same structure.
 
-    The promise of every engine: the reported error is never smaller than the true one.
+    Every engine promises that the reported error is never smaller than the true one.
     """
 
     value: Any

@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all.
+"""Write files atomically, so that a reader never sees a part of one.
 
-Every file of the package is made in memory and written by `write_whole`: a full disk is then an `OSError` of ours and
-never a failure inside a library that was writing.
+Every file of the package is built in memory and written by `write_whole`. A full disk is then an `OSError` here, never
+a failure inside a library that was writing.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-# Others may make and remove folders on our way; so often we begin anew.
+# Other processes may create and remove the same folders; we retry this often.
 ATTEMPTS = 10
-# Drafts that are being written, and how many blocks ask not to be cut short.
+# Drafts that are being written, and the number of active `held` blocks.
 _drafts: set[Path] = set()
 _state = threading.Condition()
 _held = 0
@@ -22,10 +22,10 @@ _is_closed = False
 
 
 def write_whole(path: Path, content: bytes) -> Path:
-    """Write bytes to a file, whole or not at all.
+    """Write bytes to a file atomically.
 
-    They go to a draft beside it, of a name that no other call has, which then takes the place of ``path``: a reader
-    never meets half of it, and of several that write one path at a time the last one wins.
+    They are written to a draft of a unique name in the same folder, which is then renamed to ``path``. A reader never
+    sees a partial file, and of several concurrent writers the last one wins.
     """
     with held():
         draft = path.with_name(f"{_beginning(path)}{os.getpid()}.{uuid.uuid4().hex}.part")
@@ -34,7 +34,7 @@ def write_whole(path: Path, content: bytes) -> Path:
             with draft.open("xb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())  # some file systems only find out now that there is no space
+                os.fsync(file.fileno())  # some file systems only notice a full disk here
             os.replace(draft, path)
         finally:
             _remove(draft)
@@ -43,12 +43,12 @@ def write_whole(path: Path, content: bytes) -> Path:
 
 
 def _beginning(path: Path) -> str:
-    """How the names of drafts of a file begin; the number of the process that writes comes next."""
+    """Return the prefix of the names of a file's drafts; the number of the writing process follows it."""
     return f".{path.name[:40]}."
 
 
 def remove_drafts(path: Path) -> None:
-    """Remove what killed processes left of their drafts of ``path``; those of living processes stay."""
+    """Remove drafts of ``path`` that killed processes left; drafts of running processes stay."""
     beginning = _beginning(path)
     for draft in path.parent.glob(f"{glob.escape(beginning)}*.part"):
         process = draft.name.removeprefix(beginning).split(".")[0]
@@ -57,11 +57,11 @@ def remove_drafts(path: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    """Whether there is a process of this number, as far as one can ask without touching it."""
+    """Whether a process of this number exists, as far as can be known without sending it a signal."""
     if os.name != "posix" or process == os.getpid():
         return True
     try:
-        os.kill(process, 0)  # the signal 0 is not sent: it asks
+        os.kill(process, 0)  # signal 0 only asks whether the process exists
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
@@ -70,9 +70,9 @@ def _is_running(process: int) -> bool:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder and those above it, whoever else makes some of them at the same time."""
+    """Create a folder and its parents, even while other processes create some of them."""
     for _ in range(ATTEMPTS - 1):
-        # Between two looks at one of them another process may have made it, or removed it again.
+        # Another process may have created or removed one of the folders between two checks.
         with contextlib.suppress(FileExistsError, FileNotFoundError):
             folder.mkdir(parents=True, exist_ok=True)
             return folder
@@ -82,7 +82,7 @@ def make_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Files that belong together: an interruption of the command line waits until the block is done."""
+    """Delay an interruption of the command line until the block, which writes files that belong together, is done."""
     global _held
     with _state:
         _state.wait_for(lambda: not _is_closed or _held > 0)
@@ -96,7 +96,7 @@ def held() -> Iterator[None]:
 
 
 def close(seconds: float) -> None:
-    """Wait until nothing is being written, so long at most, and let nothing new begin: the process is about to end."""
+    """Wait at most ``seconds`` until no file is being written, and refuse new ones: the process is about to end."""
     global _is_closed
     with _state:
         _is_closed = True
@@ -105,11 +105,11 @@ def close(seconds: float) -> None:
 
 
 def discard_drafts() -> None:
-    """Remove what is half-written."""
+    """Remove the drafts that are not complete."""
     for draft in list(_drafts):
         _remove(draft)
 
 
 def _remove(draft: Path) -> None:
-    with contextlib.suppress(OSError):  # it has taken its place already, or never began, or its folder is gone
+    with contextlib.suppress(OSError):  # it was renamed already, was never written, or its folder no longer exists
         draft.unlink()

@@ -1,8 +1,8 @@
-"""Ctrl-C while something is computed: noted at once, obeyed between two blocks of work.
+"""Handle Ctrl-C during a computation: the signal sets a flag, and the computation stops between two blocks of work.
 
-An exception that a signal raises at an arbitrary moment can be lost, since JAX runs Python functions from which none
-gets out (at every garbage collection, for one), and it can leave a library in the middle of something. So a signal sets
-a flag, and the loops that advance a computation by short blocks ask for it.
+An exception raised by a signal at an arbitrary moment can be lost, since JAX runs Python functions that swallow
+exceptions (at every garbage collection, for example), and it can leave a library in an inconsistent state. So a signal
+only sets a flag, and the loops that advance a computation by short blocks check it.
 """
 
 import contextlib
@@ -16,41 +16,41 @@ _partial: Callable[[], Any] | None = None
 
 
 def ask() -> None:
-    """Ask the computation at work to stop at its next check."""
+    """Ask the running computation to stop at its next check."""
     _asked.set()
 
 
 def is_asked() -> bool:
-    """Whether it was asked and has not come to a check since."""
+    """Whether the computation was asked to stop and has not checked since."""
     return _asked.is_set()
 
 
 def check() -> None:
-    """Raise `KeyboardInterrupt` if the computation was asked to stop; called between blocks of work."""
+    """Raise `KeyboardInterrupt` if the computation was asked to stop; to be called between blocks of work."""
     if _asked.is_set():
         _asked.clear()
         raise KeyboardInterrupt
 
 
 def offer(partial: Callable[[], Any] | None) -> None:
-    """Say how to make a result of what is finished by now, should the rest take too long to stop; None: nothing is.
+    """Offer a function that makes a result of the finished work, in case stopping takes too long; None for no result.
 
-    It is forgotten at the end of the block of `deferred`.
+    The offer ends with the block of `deferred`.
     """
     global _partial
     _partial = partial
 
 
 def offered() -> Callable[[], Any] | None:
-    """What was offered last by the computation at work."""
+    """Return the last function that the running computation offered, or None."""
     return _partial
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Let a first Ctrl-C only set the flag while the block runs; a second one raises at once, as usual.
+    """Let the first Ctrl-C in the block only set the flag; a second one raises at once, as usual.
 
-    Handlers belong to the main thread, and one that somebody else has installed stays.
+    Signal handlers belong to the main thread, and a handler that other code has installed stays.
     """
     is_main = threading.current_thread() is threading.main_thread()
     is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""Small symmetric matrices: square roots that survive singularity, and random triangular factors."""
+"""Small symmetric matrices: square roots that exist for singular matrices, and random triangular factors."""
 
 from typing import Any
 
@@ -9,23 +9,23 @@ from jaxtyping import Array, Float, Int, Key
 
 
 def symmetrise(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """The symmetric part of a matrix."""
+    """Return the symmetric part of a matrix."""
     return 0.5 * (A + A.T)
 
 
-# Square roots of eigenvalues below this part of the largest are rounding.
+# Square roots of eigenvalues below this fraction of the largest are rounding.
 NULL = 1e-7
 
 
 @jax.custom_jvp
 def root(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    r"""The symmetric square root of a positive semi-definite matrix.
+    r"""Return the symmetric square root of a positive semi-definite matrix.
 
-    Eigenvalues below zero, which only rounding can cause, count as zero. Unlike a Cholesky factor it exists and is
+    Negative eigenvalues, which only rounding can cause, count as zero. Unlike a Cholesky factor, the root exists and is
     continuous at singular matrices: perfect recovery, duplicate neurons, more neurons than dimensions.
 
-    Its derivative solves :math:`R\,dR + dR\,R = dA`. Within the null space the root has no derivative, and zero is
-    taken: derivatives through singular matrices are finite.
+    Its derivative solves :math:`R\,dR + dR\,R = dA`. Within the null space, where the root has no derivative, zero is
+    used, so that derivatives through singular matrices are finite.
     """
     values, vectors = _roots(A)
     return (vectors * values[None, :]) @ vectors.T
@@ -42,61 +42,61 @@ def _root_derivative(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Arr
 
 
 def _roots(A: Array) -> tuple[Array, Array]:
-    """Square roots of the eigenvalues, and the eigenvectors."""
+    """Return the square roots of the eigenvalues, and the eigenvectors."""
     values, vectors = jnp.linalg.eigh(symmetrise(A))
     return jnp.sqrt(jnp.maximum(values, 0.0)), vectors
 
 
-# A pivot below this part of its diagonal entry is rounding.
+# A pivot below this fraction of its diagonal entry is rounding.
 NO_PIVOT = 1e-15
-# Factors up to this size are written out, which vectorises over replicas; larger ones are made in a loop.
+# Factors up to this size are unrolled, which vectorises over replicas; larger ones are computed in a loop.
 WRITTEN_OUT = 8
 
 
 def cholesky(A: Float[Array, "n n"], least: Float[Array, " n"] | None = None) -> Float[Array, "n n"]:
-    """The lower-triangular factor of a matrix that may be singular: a column of no length, or less, is zero.
+    """Return the lower-triangular factor of a matrix that may be singular.
 
-    ``least`` are the pivots that count as none; rounding of the diagonal by default.
+    A column is zero where its pivot is not above ``least``; by default the rounding of the diagonal entry.
     """
     n = A.shape[0]
     least = NO_PIVOT * jnp.diagonal(A) if least is None else least
     place = jnp.arange(n)
 
-    def column_at(j: Any, rest: Array) -> Array:
-        pivot = rest[j, j]
+    def column_at(j: Any, remainder: Array) -> Array:
+        pivot = remainder[j, j]
         is_free = pivot > least[j]
         scale = jnp.where(is_free, 1.0 / jnp.sqrt(jnp.where(is_free, pivot, 1.0)), 0.0)
-        return jnp.where(place >= j, rest[:, j] * scale, 0.0)
+        return jnp.where(place >= j, remainder[:, j] * scale, 0.0)
 
     if n <= WRITTEN_OUT:
-        rest, columns = A, []
+        remainder, columns = A, []
         for j in range(n):
-            columns.append(column_at(j, rest))
-            rest = rest - columns[-1][:, None] * columns[-1][None, :]
+            columns.append(column_at(j, remainder))
+            remainder = remainder - columns[-1][:, None] * columns[-1][None, :]
         return jnp.stack(columns, axis=1)
 
     def step(j: Any, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        rest, factor = carry
-        column = column_at(j, rest)
-        return rest - column[:, None] * column[None, :], factor.at[:, j].set(column)
+        remainder, factor = carry
+        column = column_at(j, remainder)
+        return remainder - column[:, None] * column[None, :], factor.at[:, j].set(column)
 
     return jax.lax.fori_loop(0, n, step, (A, jnp.zeros_like(A)))[1]
 
 
 def pair_positions(n: int) -> Int[np.ndarray, "n n"]:
-    """Where the pair (i, j) stands in the list ``np.triu_indices(n)`` of pairs i <= j: turns a list into a matrix."""
+    """Return the position of each pair (i, j) in the list ``np.triu_indices(n)``, which turns a list into a matrix."""
     rows, columns = np.triu_indices(n)
     position = np.zeros((n, n), dtype=int)
     position[rows, columns] = position[columns, rows] = np.arange(len(rows))
     return position
 
 
-# Of a chi variable: all are rejected with probability 0.05^12, below the rounding of a probability.
+# Proposals for a chi variable: all are rejected with probability 0.05^12, below the rounding of a probability.
 PROPOSALS = 12
 
 
 def bartlett(key: Key[Array, ""], rows: int, degrees: int, beside: int = 0) -> tuple[Any, Any]:
-    r"""The lower-trapezoidal factor of a ``rows x degrees`` standard Gaussian matrix, without drawing that matrix.
+    r"""Draw the lower-trapezoidal factor of a ``rows x degrees`` standard Gaussian matrix without drawing the matrix.
 
     .. math:: G = B O, \qquad B_{ij} \sim N(0, 1)\ (i > j), \qquad B_{jj} \sim \chi_{D - j}\ (j = 0, 1, \dots)
 
@@ -105,21 +105,21 @@ def bartlett(key: Key[Array, ""], rows: int, degrees: int, beside: int = 0) -> t
 
     Returns
     -------
-    The factor, and as many columns of independent standard normals ``beside`` it: all numbers are drawn at once, since
-    each call of the generator takes half a second to compile.
+    The factor, and ``beside`` columns of independent standard normals. All numbers are drawn at once, since each call
+    of the generator takes half a second to compile.
     """
     columns = min(rows, degrees)
     drawn = jax.random.normal(key, (rows * (beside + columns) + (2 * PROPOSALS + 1) * columns,), dtype=jnp.float64)
-    normals, rest = jnp.split(drawn, [rows * (beside + columns)])
-    normals, rest = normals.reshape(rows, beside + columns), rest.reshape(2 * PROPOSALS + 1, columns)
-    uniforms = 0.5 * jax.scipy.special.erfc(rest[PROPOSALS:] / jnp.sqrt(2.0))
-    chi = _chi(degrees - jnp.arange(columns, dtype=jnp.float64), rest[:PROPOSALS], uniforms)
+    normals, proposals = jnp.split(drawn, [rows * (beside + columns)])
+    normals, proposals = normals.reshape(rows, beside + columns), proposals.reshape(2 * PROPOSALS + 1, columns)
+    uniforms = 0.5 * jax.scipy.special.erfc(proposals[PROPOSALS:] / jnp.sqrt(2.0))
+    chi = _chi(degrees - jnp.arange(columns, dtype=jnp.float64), proposals[:PROPOSALS], uniforms)
     factor = jnp.tril(normals[:, beside:], -1) + jnp.eye(rows, columns) * chi[None, :]
     return factor, normals[:, :beside]
 
 
 def _chi(freedom: Float[Array, " n"], normals: Float[Array, "proposals n"], uniforms: Any) -> Float[Array, " n"]:
-    r"""Chi variables by the rejection of Marsaglia and Tsang, the first of so many proposals that is accepted.
+    r"""Draw chi variables by the rejection method of Marsaglia and Tsang: take the first accepted proposal.
 
     For the gamma law of shape a at least one, :math:`b (1 + x / \sqrt{9 b})^3` with :math:`b = a - 1/3` is accepted
     with probability 0.95 or more; one degree of freedom has shape 1/2, which is shape 3/2 times a power of a uniform

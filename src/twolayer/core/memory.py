@@ -1,4 +1,4 @@
-"""How much memory a computation may take: asked before it starts, so that it refuses in place of being killed."""
+"""Check the memory that a computation needs before it starts, so that it is refused instead of killed."""
 
 import os
 from collections.abc import Callable
@@ -6,45 +6,45 @@ from pathlib import Path
 
 from twolayer.core.errors import InvalidInput
 
-# Where nothing is known about the machine.
+# Bytes assumed when the system does not say how much memory it has.
 UNKNOWN = 8 * 2**30
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take without paging; never more than its control group allows."""
+    """Return the bytes that this process can still allocate without paging, within the limit of its control group."""
     return max(min(_of_the_machine(), _of_the_group()), 0)
 
 
 def in_words(size: float | int) -> str:
-    """A number of bytes for a sentence."""
+    """Return a number of bytes as text, in GB or MB."""
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
 
 def check_room(need: float | int, what: str, remedy: str = "") -> None:
-    """Refuse what needs more memory than there is; ``what`` begins the sentence, ``remedy`` ends it."""
-    there = available_memory()
-    if need > there:
+    """Raise `InvalidInput` if more memory is needed than available; ``what`` begins the message, ``remedy`` ends it."""
+    available = available_memory()
+    if need > available:
         ending = f": {remedy}" if remedy else ""
-        raise InvalidInput(f"{what} needs {in_words(need)} of memory, but {in_words(there)} are there{ending}.")
+        raise InvalidInput(f"{what} needs {in_words(need)} of memory, but {in_words(available)} is available{ending}.")
 
 
 def check_size(name: str, size: int, need: Callable[[int], float | int], what: str) -> None:
-    """Refuse a size whose memory is not there, and say the largest one that fits."""
-    there = available_memory()
-    if need(size) > there:
-        most = largest(need, size, there)
+    """Raise `InvalidInput` if a size needs more memory than available; the message gives the largest that fits."""
+    available = available_memory()
+    if need(size) > available:
+        most = largest(need, size, available)
         raise InvalidInput(
             f"Argument `{name}` must be at most {most} here: at {name} = {size}, {what} would take "
-            f"{in_words(need(size))} of memory, but {in_words(there)} are there."
+            f"{in_words(need(size))} of memory, but {in_words(available)} is available."
         )
 
 
-def largest(need: Callable[[int], float | int], above: int, there: float | int) -> int:
-    """The largest size below ``above`` whose need, which grows with it, is there; 0 if there is none."""
+def largest(need: Callable[[int], float | int], above: int, available: float | int) -> int:
+    """Return the largest size below ``above`` whose need, which grows with the size, is available; 0 if none is."""
     low, high = 0, above
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if need(middle) <= there else (low, middle)
+        low, high = (middle, high) if need(middle) <= available else (low, middle)
     return low
 
 
@@ -55,7 +55,7 @@ def _of_the_machine() -> int:
                 return 1024 * int(line.split()[1])
     except (OSError, ValueError):
         pass
-    try:  # other systems say what there is, not what is free
+    try:  # other systems report the total memory, not what is free
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     except (AttributeError, OSError, ValueError):
         return UNKNOWN

@@ -10,27 +10,27 @@ import numpy as np
 
 from twolayer.core.errors import InvalidInput
 
-# Beyond, coefficients in double precision do not fix the averages to a part in 10^12: those of He_24 do to 2e-13.
+# Largest degree whose averages are exact to 1e-12 with coefficients in double precision (2e-13 for He_24).
 MAX_DEGREE = 24
 MAX_TERMS = 20_000
 
 
 class TooLarge(InvalidInput):
-    """A polynomial that is not worth expanding."""
+    """A polynomial has too many terms or too high a degree to be expanded."""
 
 
 Exponents = tuple[int, ...]
 
 
 class Polynomial(NamedTuple):
-    """A polynomial in ``variables`` unknowns: exponents -> coefficient, zero coefficients left out."""
+    """A polynomial in ``variables`` unknowns: a mapping from exponents to nonzero coefficients."""
 
     variables: int
     terms: Mapping[Exponents, float]
 
     @property
     def degree(self) -> int:
-        """The total degree (0 for a constant)."""
+        """The total degree; 0 for a constant."""
         return max((sum(exponents) for exponents in self.terms), default=0)
 
     def __add__(self, other: Union["Polynomial", float]) -> "Polynomial":  # type: ignore[override]
@@ -60,7 +60,7 @@ class Polynomial(NamedTuple):
         return other if isinstance(other, Polynomial) else constant(self.variables, other)
 
     def embed(self, variables: int, positions: tuple[int, ...]) -> "Polynomial":
-        """The same polynomial among more unknowns: unknown i becomes unknown ``positions[i]``."""
+        """Return the same polynomial in more unknowns: unknown i becomes unknown ``positions[i]``."""
         terms: dict[Exponents, float] = {}
         for exponents, coefficient in self.terms.items():
             wide = [0] * variables
@@ -71,27 +71,27 @@ class Polynomial(NamedTuple):
 
 
 def constant(variables: int, value: float) -> Polynomial:
-    """The constant polynomial."""
+    """Return a constant polynomial."""
     return Polynomial(variables, {(0,) * variables: float(value)} if value != 0.0 else {})
 
 
 def unknown(variables: int, index: int) -> Polynomial:
-    """The polynomial that is one of its unknowns."""
+    """Return the polynomial that equals one unknown."""
     return Polynomial(variables, {tuple(int(i == index) for i in range(variables)): 1.0})
 
 
 def from_coefficients(coefficients: tuple[float, ...]) -> Polynomial:
-    """A polynomial in one unknown from its coefficients, constant first."""
+    """Return the polynomial in one unknown with the given coefficients, constant first."""
     return Polynomial(1, {(power,): float(c) for power, c in enumerate(coefficients) if c != 0.0})
 
 
 def hermite(n: int) -> tuple[float, ...]:
-    """Coefficients, constant first, of the probabilists' Hermite polynomial He_n (leading coefficient 1)."""
+    """Return the coefficients, constant first, of the probabilists' Hermite polynomial He_n (leading coefficient 1)."""
     return tuple(float(c) for c in np.polynomial.hermite_e.herme2poly([0.0] * n + [1.0]))
 
 
 def compose(outer: tuple[float, ...], inner: Polynomial) -> Polynomial:
-    """The polynomial outer(inner), by Horner's rule."""
+    """Return the polynomial outer(inner), by Horner's rule."""
     result = constant(inner.variables, 0.0)
     for coefficient in reversed(outer):
         result = result * inner + coefficient
@@ -99,14 +99,14 @@ def compose(outer: tuple[float, ...], inner: Polynomial) -> Polynomial:
 
 
 def over_integers(terms: Mapping[Exponents, float]) -> tuple[dict[Exponents, int], int]:
-    """Coefficients as exact fractions of whole numbers: the numerators, and their common denominator."""
+    """Return coefficients as exact fractions: their integer numerators, and the common denominator."""
     ratios = {exponents: float(coefficient).as_integer_ratio() for exponents, coefficient in terms.items()}
     denominator = max((below for _, below in ratios.values()), default=1)  # all of them are powers of two
     return {exponents: above * (denominator // below) for exponents, (above, below) in ratios.items()}, denominator
 
 
 def square(terms: Mapping[Exponents, int]) -> dict[Exponents, int]:
-    """The square of a polynomial with whole coefficients, without rounding."""
+    """Return the square of a polynomial with integer coefficients, without rounding."""
     total: dict[Exponents, int] = {}
     for e1, c1 in terms.items():
         for e2, c2 in terms.items():
@@ -116,9 +116,9 @@ def square(terms: Mapping[Exponents, int]) -> dict[Exponents, int]:
 
 
 def in_hermite(terms: Mapping[Exponents, Any]) -> dict[Exponents, Any]:
-    r"""The same polynomial as a sum of products of Hermite polynomials, without rounding.
+    r"""Return a polynomial as a sum of products of Hermite polynomials, without rounding.
 
-    Coefficients are whole numbers, fractions, or any others that can be added exactly.
+    Coefficients are integers, fractions, or any other numbers that can be added exactly.
 
     .. math:: x^n = \sum_m \frac{n!}{2^m\,m!\,(n - 2m)!}\,\mathrm{He}_{n-2m}(x)
     """
@@ -136,18 +136,18 @@ def in_hermite(terms: Mapping[Exponents, Any]) -> dict[Exponents, Any]:
 
 
 def divisors(exponents: Iterable[Exponents], limit: int) -> tuple[set[Exponents], list[Exponents]]:
-    """All monomials that divide one of the given ones, and those of the given ones that divide no other.
+    """Return all monomials that divide one of the given ones, and the given ones that divide no other.
 
-    Stops soon after the number of divisors has passed the limit.
+    The search stops soon after the number of divisors has passed the limit.
     """
-    found: set[Exponents] = set()
+    dividing: set[Exponents] = set()
     largest: list[Exponents] = []
     for monomial in sorted(set(exponents), key=sum, reverse=True):
-        if monomial in found:
+        if monomial in dividing:
             continue
         largest.append(monomial)
         below = itertools.product(*(range(exponent + 1) for exponent in monomial))
-        found.update(itertools.islice(below, limit + 1))
-        if len(found) > limit:
+        dividing.update(itertools.islice(below, limit + 1))
+        if len(dividing) > limit:
             break
-    return found, largest
+    return dividing, largest

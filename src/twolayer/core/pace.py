@@ -1,4 +1,4 @@
-"""How many steps to take between two looks at the clock."""
+"""Choose how many steps to compute in one call, so that interruptions and progress are handled often enough."""
 
 import contextlib
 import itertools
@@ -10,21 +10,21 @@ from jaxtyping import Int
 
 from twolayer.core import interrupts
 
-# An interruption is noticed, and progress shown, about this often.
+# Seconds between two checks for an interruption, and between two updates of the progress.
 CALL_SECONDS = 0.5
 
 
 class Pace:
-    """The number of steps that take about half a second, learnt on the way: the first calls compile."""
+    """Adapts the number of steps per call to take about half a second; the first calls also compile."""
 
     def __init__(self) -> None:
         self.steps = 64
 
     @contextlib.contextmanager
     def over(self, steps: int) -> Iterator[None]:
-        """Around so many steps: they may be fewer than were allowed, when a save point lies before.
+        """Time a block that computes this many steps, and adapt the number of steps of the next call.
 
-        An interruption that was asked for is raised before them.
+        They may be fewer than allowed, when a save point comes first. A pending interruption is raised before them.
         """
         interrupts.check()
         began = time.perf_counter()
@@ -33,9 +33,9 @@ class Pace:
         self.steps = int(min(max(steps * CALL_SECONDS / seconds, 16), 4 * self.steps))
 
     def strides(self, points: Int[np.ndarray, " points"]) -> Iterator[tuple[int, int, bool]]:
-        """The way from the first point to the last: first and last step of each call, and whether it ends on a point.
+        """Yield the calls from the first point to the last: first and last step, and whether the call ends on a point.
 
-        The time until the next call is asked for is that of the work.
+        The time until the generator is resumed counts as the time of the call.
         """
         for before, after in itertools.pairwise(points):
             first = int(before)

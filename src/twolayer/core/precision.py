@@ -1,4 +1,4 @@
-"""Double precision: always inside the verbs, explicitly elsewhere. Nothing is switched when the package is imported."""
+"""Double precision: always used inside the verbs, switched on explicitly elsewhere, never by importing the package."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from twolayer.core.random import fixed_generator
 
 @contextlib.contextmanager
 def double() -> Iterator[None]:
-    """Compute in float64 inside this block, and draw the same random numbers, whatever the global settings are."""
+    """Compute in float64 inside this block, and draw the same random numbers under all global settings."""
     with jax.enable_x64(True), fixed_generator():
         yield
 
@@ -20,7 +20,7 @@ def precision(name: str) -> None:
     """Set the global precision of JAX: ``"double"`` or ``"single"``.
 
     `evolve` and `compare` hold their state in double precision in any case, because single precision loses the drift
-    of an overlap at large d. This switch is for your own calls to the numerical rooms.
+    of an overlap at large d. This switch is for your own calls to the numerical functions below them.
     """
     allowed = ("double", "single")
     if name not in allowed:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Key
 
 
 class Purpose(enum.IntEnum):
-    """What random numbers are for. The values are part of the promise "same seed, same numbers": never reuse one."""
+    """Purposes of random numbers. The same seed gives the same numbers in every version, so never reuse a value."""
 
     SECOND_LAYER = 1
     START = 2
@@ -26,9 +26,9 @@ class Purpose(enum.IntEnum):
 
 @contextlib.contextmanager
 def fixed_generator() -> Iterator[None]:
-    """Draw random numbers inside this block in one way, whatever the global settings of JAX are.
+    """Draw the same random numbers inside this block under all global settings of JAX.
 
-    A key of ``seed_key`` fixes its generator, but not how the generator fills an array: JAX decides that from
+    A key of ``seed_key`` fixes the generator, but not how the generator fills an array: JAX decides that by
     ``jax_threefry_partitionable`` when a draw is compiled.
     """
     with jax.threefry_partitionable(True):
@@ -36,20 +36,20 @@ def fixed_generator() -> Iterator[None]:
 
 
 def seed_key(seed: int) -> Key[Array, ""]:
-    """The key of a seed: that of ``jax.random.key(seed)`` under the default settings of JAX, and under all others.
+    """Return the key that ``jax.random.key(seed)`` gives under the default settings of JAX, under all settings.
 
-    The words of the key are written down here, since the library's function follows ``jax_default_prng_impl`` and
+    The data of the key are computed here, since JAX's function depends on ``jax_default_prng_impl`` and
     ``jax_random_seed_offset``.
     """
-    words = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
-    return jax.random.wrap_key_data(jax.numpy.asarray(words), impl="threefry2x32")
+    data = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
+    return jax.random.wrap_key_data(jax.numpy.asarray(data), impl="threefry2x32")
 
 
 def replica_key(seed: int, replica: int | Int[Array, ""]) -> Key[Array, ""]:
-    """The key from which everything random in one replica comes."""
+    """Return the key of all random numbers of one replica."""
     return jax.random.fold_in(seed_key(seed), replica)
 
 
 def purpose_key(key: Key[Array, ""], purpose: Purpose) -> Key[Array, ""]:
-    """The stream for one purpose within a replica."""
+    """Return the key for one purpose within a replica."""
     return jax.random.fold_in(key, int(purpose))

@@ -1,4 +1,4 @@
-"""Files of users: opened where they are files, read as far as they may go, and refused in one sentence."""
+"""Read files of users: regular files only, up to a given size, with one sentence for every failure."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from twolayer.core.memory import in_words
 
 
 def regular_file(path: Path, noun: str = "file") -> Path:
-    """The path, where it names a file that can be read to its end; devices and pipes may have none."""
+    """Return the path if it is a regular file; devices and pipes, which may have no end, are refused."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -27,7 +27,7 @@ def regular_file(path: Path, noun: str = "file") -> Path:
 
 
 def read_text(path: Path, noun: str, most: int) -> str:
-    """The text of a file of at most so many bytes."""
+    """Read the text of a file that has at most ``most`` bytes."""
     regular_file(path, noun)
     try:
         with path.open("rb") as file:
@@ -44,23 +44,23 @@ def read_text(path: Path, noun: str, most: int) -> str:
 
 @contextmanager
 def parsing(path: Path, noun: str = "file", fault: str = "cannot be read") -> Iterator[None]:
-    """Any failure inside becomes one sentence about the file.
+    """Turn any failure inside the block into `InvalidInput` with one sentence about the file.
 
-    A damaged file fails in many ways inside the libraries that take it apart, and no list of them is complete.
+    A damaged file fails in many ways inside the libraries that parse it, and no list of exceptions is complete.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an empty table, an old header: the result is checked afterwards
+            warnings.simplefilter("ignore")  # such as an empty table or an old header; the result is checked afterwards
             yield
     except InvalidInput:
         raise
     except MemoryError:
-        raise InvalidInput(f"The {noun} {shown(path)} {fault}: it needs more memory than there is.") from None
+        raise InvalidInput(f"The {noun} {shown(path)} {fault}: it needs more memory than is available.") from None
     except Exception as error:
         raise InvalidInput(f"The {noun} {shown(path)} {fault}: {_reason(error)}.") from None
 
 
 def _reason(error: Exception) -> str:
-    """Why, in words; the system's own words where it has some, without the name of the file again."""
-    words = getattr(error, "strerror", None) or first_line(error)
-    return words if isinstance(error, OSError | ValueError | EOFError) else f"{type(error).__name__}, {words}"
+    """Return the reason of a failure as text: the system's message if it has one, without the file's name again."""
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return reason if isinstance(error, OSError | ValueError | EOFError) else f"{type(error).__name__}, {reason}"

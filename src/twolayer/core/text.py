@@ -1,4 +1,4 @@
-"""Tables and texts that read well on a terminal and in a notebook."""
+"""Tables and texts for a terminal and for a notebook."""
 
 import html
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Text(str):
-    """A text that prints as it is and that a notebook shows with its columns in line."""
+    """A string that prints as it is, and that a notebook shows with a fixed-width font so that columns line up."""
 
     __slots__ = ()
 
@@ -18,16 +18,16 @@ class Text(str):
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[int] = ()) -> list[str]:
-    """The lines of a table whose columns are as wide as their longest cell.
+    """Return the lines of a table whose columns are as wide as their longest cell.
 
     Parameters
     ----------
     header
-        The names of the columns.
+        Names of the columns.
     rows
-        The cells; each is written as text.
+        Cells, which are converted to text.
     right
-        The numbers of the columns that end in line, as numbers should.
+        Indices of the columns to align on the right, as for numbers.
     """
     lines = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
@@ -43,7 +43,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]], right: Sequence[
 
 
 def html_table(rows: Sequence[tuple[str, str]], caption: str = "") -> str:
-    """A table of names and values for a notebook; a value is HTML, a name is text."""
+    """Return an HTML table of names and values for a notebook; a name is text, a value is HTML."""
     head = f"<caption style='text-align:left'><b>{html.escape(caption)}</b></caption>" if caption else ""
     style = "style='text-align:left;vertical-align:top;padding:1px 10px 1px 0'"
     body = "".join(f"<tr><th {style}>{html.escape(name)}</th><td {style}>{value}</td></tr>" for name, value in rows)

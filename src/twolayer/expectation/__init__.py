@@ -1,4 +1,4 @@
-"""Gaussian averages: the moments, the engines that compute them, and the choice among engines."""
+"""Gaussian averages: the moments, the engines that compute them, and the choice of engines."""
 
 from twolayer.expectation.auto import ENGINES as ENGINES
 from twolayer.expectation.auto import Auto as Auto

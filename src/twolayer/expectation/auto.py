@@ -1,4 +1,4 @@
-"""The choice of engines: made for each moment, before anything is compiled, with every refusal recorded."""
+"""Choose the engine of each moment before anything is compiled, and record every refusal."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.specification.fields import number, static
 from twolayer.specification.registry import register
 
-# Asked in this order: closed forms, exact polynomials, rules in few dimensions, many points.
+# In the order of preference: closed forms, exact polynomials, rules in few dimensions, many points.
 ENGINES: dict[str, type[AbstractEngine]] = {
     engine.__name__: engine
     for engine in (
@@ -46,7 +46,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
 
 
 class Refusal(NamedTuple):
-    """An engine that was asked for a moment and does not serve."""
+    """An engine that cannot compute a moment, with the reason."""
 
     moment: str
     engine: str
@@ -54,35 +54,35 @@ class Refusal(NamedTuple):
 
 
 class Chosen(eqx.Module):
-    """The engines that serve a problem, each with its moments, and those asked before them."""
+    """The engines chosen for the moments of a problem, and the refusals of other engines."""
 
     engines: tuple[AbstractEngine, ...]
     serves: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     refusals: tuple[Refusal, ...] = eqx.field(static=True)
 
     def engine_of(self, moment: str) -> AbstractEngine:
-        """The engine that serves the moment."""
+        """Return the engine that computes the moment."""
         return next(engine for engine, names in zip(self.engines, self.serves, strict=True) if moment in names)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-        """The wanted moments at the overlaps, each by its engine."""
-        found: dict[str, Array] = {}
+        """Return the wanted moments at the overlaps, computed by their engines."""
+        values: dict[str, Array] = {}
         for engine, names in zip(self.engines, self.serves, strict=True):
-            asked = tuple(name for name in wanted if name in names)
-            if asked:
-                found |= engine.parts(problem, overlaps, asked)
-        return {name: found[name] for name in wanted}
+            served = tuple(name for name in wanted if name in names)
+            if served:
+                values |= engine.parts(problem, overlaps, served)
+        return {name: values[name] for name in wanted}
 
     def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        """All moments at the overlaps; ``phi_hd``, the dearest, is zero where the engines were chosen without it."""
+        """Return all moments at the overlaps; the expensive ``phi_hd`` is zero if no engine was chosen for it."""
         served = tuple(name for names in self.serves for name in names)
-        found = self.parts(problem, overlaps, tuple(name for name in MOMENTS if name in served))
-        if "phi_hd" not in found:
-            found["phi_hd"] = jnp.zeros((problem.p, problem.p))
-        return Moments(**found)
+        values = self.parts(problem, overlaps, tuple(name for name in MOMENTS if name in served))
+        if "phi_hd" not in values:
+            values["phi_hd"] = jnp.zeros((problem.p, problem.p))
+        return Moments(**values)
 
     def variants(self) -> tuple["Chosen", ...]:
-        """The engines with one of them at a time replaced by one of its variants."""
+        """Return the engines, and copies in which one engine at a time is replaced by one of its variants."""
         first = tuple(engine.variants()[0] for engine in self.engines)
         replaced = [
             (*first[:position], variant, *first[position + 1 :])
@@ -92,25 +92,25 @@ class Chosen(eqx.Module):
         return tuple(Chosen(engines, self.serves, self.refusals) for engines in (first, *replaced))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        """Value and error from the results of the variants: corrections and errors of the engines add up."""
-        first, rest = results[0], results[1:]
+        """Return value and error from the results of the variants; corrections and errors of the engines add up."""
+        first, remaining = results[0], results[1:]
         value, error = first, jax.tree.map(lambda x: 0.0 * abs(x), first)
         for engine in self.engines:
             number_of_others = len(engine.variants()) - 1
-            own, rest = rest[:number_of_others], rest[number_of_others:]
-            part = engine.combine((first, *own))
+            of_engine, remaining = remaining[:number_of_others], remaining[number_of_others:]
+            part = engine.combine((first, *of_engine))
             value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, first)
             error = jax.tree.map(lambda total, x: total + x, error, part.error)
         return Estimate(value, jax.tree.map(_without_nan, error))
 
     @property
     def rtol(self) -> float:
-        """The coarsest of the engines: integrating more finely is wasted."""
+        """The largest tolerance of the engines; an integrator gains nothing from a smaller one."""
         return max(engine.rtol for engine in self.engines)
 
     @property
     def name(self) -> str:
-        """How they appear in datasets."""
+        """The names of the engines as they appear in datasets."""
         if len(self.engines) == 1:
             return self.engines[0].name
         pairs = zip(self.engines, self.serves, strict=True)
@@ -118,7 +118,7 @@ class Chosen(eqx.Module):
 
 
 def _without_nan(error: Any) -> Any:
-    """An error that is no number, as where values overflow, is one without bound."""
+    """Replace errors that are NaN, as where values overflow, by infinity."""
     return jnp.where(jnp.isnan(error), jnp.inf, error) if isinstance(error, jax.Array) else error
 
 
@@ -134,23 +134,23 @@ def _as_engines(value: Any) -> tuple[str, ...] | None:
 
 @register
 class Auto(eqx.Module):
-    """Chooses the engine of each moment of a problem: the first that serves.
+    """Chooses the first engine that can compute each moment of a problem.
 
     Closed forms come first, then exact polynomials, rules in few dimensions, randomised quasi-Monte Carlo, Monte Carlo.
 
     Parameters
     ----------
     rtol
-        The relative accuracy for which rules are sized. The error that is reported is measured, whatever was asked.
+        The relative accuracy that determines the sizes of rules. The reported error is measured independently of it.
     engines
-        The names of the engines that may be chosen, or None for all.
+        The names of the engines that may be chosen; all by default.
     """
 
     rtol: float = static(number("rtol", low=1e-12, below=1.0), default=1e-6)
     engines: tuple[str, ...] | None = static(_as_engines, default=None)
 
     def assign(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> tuple[dict[str, str], tuple[Refusal, ...]]:
-        """The name of the engine for each moment, and every refusal on the way. Nothing is built."""
+        """Return the name of the engine for each moment, and every refusal, without building the engines."""
         if not isinstance(problem.inputs, Gaussian):
             raise NotApplicable("Gaussian moments need Gaussian inputs, but `problem.inputs` is a data set.")
         allowed = {name: cls for name, cls in ENGINES.items() if self.engines is None or name in self.engines}
@@ -168,7 +168,7 @@ class Auto(eqx.Module):
         return assigned, tuple(refusals)
 
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
-        """The engines for the wanted moments, built for the problem."""
+        """Build the engines for the wanted moments of a problem."""
         assigned, refusals = self.assign(problem, wanted)
         for moment, name in assigned.items():
             need = partial(ENGINES[name].room, problem, moment, self.rtol)
@@ -180,12 +180,12 @@ class Auto(eqx.Module):
 
 
 def choose(problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
-    """The engines that the default `Auto` chooses."""
+    """Build the engines that the default `Auto` chooses."""
     return Auto().choose(problem, wanted)
 
 
 def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Estimate:
-    """The wanted moments at the overlaps, each with its error: two tables name -> array."""
+    """Return the wanted moments at the overlaps and their errors, as two dictionaries by name."""
     return chosen.combine(tuple(_parts(variant, problem, overlaps, wanted) for variant in chosen.variants()))
 
 
@@ -202,7 +202,7 @@ def risk_along(
     P: Float[Array, "k k"],
     a: Float[np.ndarray, "replicas times p"],
 ) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
-    """Excess risk and its numerical error along saved trajectories; NaN where the overlaps are."""
+    """Return the excess risk and its numerical error along saved trajectories; NaN where the overlaps are NaN."""
     rows = [jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a)]
     value, error = _risk_of_rows(chosen, problem, P, rows)
     return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
@@ -210,8 +210,8 @@ def risk_along(
 
 @eqx.filter_jit
 def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array]) -> tuple[Array, Array]:
-    def one(row: list[Array]) -> tuple[Array, Array]:
+    def risk_of_row(row: list[Array]) -> tuple[Array, Array]:
         result = estimate(chosen, problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))
         return result.value["excess_risk"], result.error["excess_risk"]
 
-    return jax.lax.map(one, rows, batch_size=64)
+    return jax.lax.map(risk_of_row, rows, batch_size=64)

@@ -1,4 +1,4 @@
-"""What an engine is: a way to compute Gaussian moments, which says which ones it serves and how wrong it may be."""
+"""The interface of engines, which compute Gaussian moments with their errors."""
 
 import abc
 import dataclasses
@@ -11,82 +11,82 @@ from jaxtyping import Array
 from twolayer.core.estimate import Estimate
 from twolayer.problem import Overlaps, Problem
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
 
 ROUNDING = 1e-12
-# A rule of 0.7 times the order is far worse on an analytic function; where convergence is slow the two errors are
-# comparable, and their difference may be smaller than the error of the finer rule by about this factor.
+# A rule of 0.7 times the order is far less accurate on an analytic function. Where convergence is slow, the two errors
+# are comparable, and their difference may be smaller than the error of the finer rule by about this factor.
 SAFETY = 4.0
-# Two rules may agree by accident. The coarsest one, whose error is far larger, is there to notice: this part of its
-# difference counts.
+# Two rules may agree by accident. The coarsest one, whose error is far larger, detects this: this fraction of its
+# difference counts as an error.
 DOUBT = 0.02
 
 
 class Suits(NamedTuple):
-    """Whether an engine serves a moment of a problem; the reason is given when it does not."""
+    """Whether an engine can compute a moment of a problem, and the reason if it cannot."""
 
     ok: bool
     reason: str = ""
 
 
 class AbstractEngine(eqx.Module):
-    """A way to compute some of the moments.
+    """Base class: a method to compute some of the moments.
 
-    An engine may consist of several ``variants``, which compute the same moments independently or more coarsely;
-    whatever is computed with each of them, moments or a whole trajectory, is combined by ``combine`` into a value and
-    an error. That is how the error of an integral is carried through everything built on it.
+    An engine may consist of several ``variants``, which compute the same moments independently or less accurately.
+    Results computed with all of them, moments or a whole trajectory, are combined by ``combine`` into a value and an
+    error. In this way the error of an integral propagates to everything that is computed from it.
     """
 
     @property
     @abc.abstractmethod
     def rtol(self) -> float:
-        """The relative accuracy below which integrating further is wasted; zero for a smooth rule."""
+        """The relative tolerance below which an integrator gains nothing; zero for a smooth rule."""
 
     @classmethod
     @abc.abstractmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
-        """Whether this engine serves the moment, one of the names in `moments.ALL`."""
+        """Return whether this engine can compute a moment, one of the names in `moments.ALL`."""
 
     @classmethod
     @abc.abstractmethod
     def build(cls, problem: Problem, rtol: float) -> "AbstractEngine":
-        """The engine with its tables made for the problem, sized for the relative accuracy asked for."""
+        """Build the engine for a problem, with tables and rules sized for a relative accuracy."""
 
     @classmethod
     def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
-        """About how many bytes a moment takes on the way with a student of width p, where that may be much."""
+        """Return about how many bytes the computation of a moment needs for a student of width p; 0 if few."""
         return 0.0
 
     @abc.abstractmethod
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-        """The wanted moments at the overlaps, by this variant."""
+        """Return the wanted moments at the overlaps, computed by this variant."""
 
     @abc.abstractmethod
     def variants(self) -> tuple["AbstractEngine", ...]:
-        """The members whose results are combined; the first one is a sensible engine by itself."""
+        """Return the variants whose results are combined; the first one is a useful engine by itself."""
 
     @abc.abstractmethod
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        """Value and error from the results of the variants (pytrees of the same structure)."""
+        """Return value and error from the results of the variants (pytrees of the same structure)."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How it appears in tables and datasets."""
+        """The name of the engine in tables and datasets."""
 
 
 class AbstractRule(AbstractEngine):
-    """An engine without chance: its error is how much it differs from coarser versions of itself.
+    """Base class: a deterministic engine, whose error is its difference from coarser versions of itself.
 
-    A closed form has no coarser version, and rounding is its only error. Others have two, the second much coarser, in
-    ``others``. Rules and mixtures are padded to one size, so that all versions compile to one program.
+    A closed form has no coarser version, and rounding is its only error. Other rules have two in ``others``, the second
+    of which is much coarser. Rules and mixtures are padded to one size, so that all versions compile to one program.
     """
 
     others: AbstractVar[tuple["AbstractEngine", ...]]
-    # The least error that is claimed, relative to a number of order one: rounding, and what else is known.
+    # The smallest error that is reported, relative to a number of order one: rounding, and other known errors.
     floor: AbstractVar[float]
 
     @property
@@ -95,7 +95,7 @@ class AbstractRule(AbstractEngine):
 
     @property
     def doubters(self) -> tuple["AbstractEngine", ...]:
-        """Versions that add what all orders may miss alike to the moments; their differences are errors as well."""
+        """Versions that add a bound on what all orders may miss to the moments, so that it counts as an error."""
         return ()
 
     def variants(self) -> tuple[AbstractEngine, ...]:
@@ -107,19 +107,19 @@ class AbstractRule(AbstractEngine):
 
 
 def by_coarser(results: tuple[Any, ...], floor: float) -> Estimate:
-    """The first of the results, and as its error how far it is from the others, which are coarser and coarser."""
-    fine, *others = results
+    """Return the first result, with an error from its differences from the others, which are increasingly coarse."""
+    fine, *coarser = results
     weights = (SAFETY, DOUBT)
 
     def error(x: Any, *coarse: Any) -> Any:
         spread = sum(weight * abs(x - y) for weight, y in zip(weights, coarse, strict=False))
         return spread + floor * (1.0 + abs(x))
 
-    return Estimate(fine, jax.tree.map(error, fine, *others))
+    return Estimate(fine, jax.tree.map(error, fine, *coarser))
 
 
 def with_doubts(judged: Estimate, first: Any, doubted: tuple[Any, ...]) -> Estimate:
-    """The estimate with the difference of each of the ``doubted`` results from the first added to its error."""
+    """Add the differences of the ``doubted`` results from the first to the error of an estimate."""
     error = judged.error
     for result in doubted:
         error = jax.tree.map(lambda total, x, y: total + abs(y - x), error, first, result)
@@ -130,5 +130,5 @@ E = TypeVar("E", bound=AbstractRule)
 
 
 def with_others(members: list[E]) -> E:
-    """The first engine, judged by the others."""
+    """Return the first engine, with the others as its coarser versions."""
     return dataclasses.replace(members[0], others=tuple(members[1:]))

@@ -1,11 +1,11 @@
-r"""What a rule may have missed: averages over single fields by the rule itself, against ones that see everything.
+r"""Bound what a rule may have missed, by comparing its averages over single fields with accurate ones.
 
-The nodes of a rule are fixed in units of the deviation of a field, and all of its orders miss a feature that is
-narrower than their spacing, or an average that is made further out, in the same way. For functions of one field the
-truth is cheap: a rule along the field that breaks at the features of the function and reaches as far as its growth
-demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a target of
-one field) is taken for the relative error of moments with two factors, that of the fourth powers for moments with four,
-since they are as narrow and as far out as any product of so many factors. In numbers, by Hölder's inequality,
+The nodes of a rule are fixed in units of the standard deviation of a field, and all of its orders miss a feature that
+is narrower than their spacing, or an average that comes from larger fields, in the same way. For functions of one field
+accurate averages are cheap: a rule along the field that breaks at the features of the function and reaches as far as
+its growth demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a
+target of one field) is used as the relative error of moments with two factors, that of the fourth powers for moments
+with four, since they are as narrow and as far out as any product of as many factors. By Hölder's inequality,
 
 .. math:: |E[\sigma'_j \sigma'_l \mathcal E^2]| \le \|\sigma'_j\|_4 \|\sigma'_l\|_4 \|\mathcal E\|_4^2, \qquad
           \|\mathcal E\|_4 \le \|f\|_4 + \textstyle\sum_j |c_j| \|\sigma_j\|_4
@@ -24,9 +24,9 @@ from twolayer.expectation.rules import legendre_rule, line_rule
 from twolayer.expectation.tails import beyond, reach
 from twolayer.problem import Overlaps, Problem
 
-# Panels of equal length along a field, nodes on each, and in the coarser rule that judges them.
+# Panels of equal length along a field, nodes on each panel, and nodes of the coarser rule that gives the error.
 EVEN, NODES, COARSER = 16, 24, 17
-# Averages of powers below this size are zero.
+# Averages of powers below this size count as zero.
 TINY = 1e-290
 
 
@@ -40,15 +40,15 @@ class Marginals(NamedTuple):
 
 
 def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[Array, "2 ..."]:
-    """The averages of the square and of the fourth power."""
+    """Return the averages of the square and of the fourth power."""
     square = function(x) ** 2
-    # A point of no weight adds nothing, even where the function overflows.
+    # A point of zero weight contributes nothing, even where the function overflows.
     shares = [jnp.where(w > 0.0, w * power, 0.0) for power in (square, square**2)]
     return jnp.stack([jnp.sum(share, axis=0) for share in shares])
 
 
 def _exactly(function: Callable[[Array], Array], breaks: Breaks, length: Array, edge: Array) -> tuple[Array, Array]:
-    """The same averages at a field of that length by a rule that sees everything, and what a coarser one misses."""
+    """Return accurate averages of square and fourth power at a field of given length, and their error."""
     places = jnp.asarray([*breaks.kinks, *breaks.ends]) / jnp.maximum(length, 1e-150)
     places = jnp.concatenate([places, edge * jnp.linspace(-1.0, 1.0, EVEN + 1)[1:-1]])
 
@@ -61,7 +61,7 @@ def _exactly(function: Callable[[Array], Array], breaks: Breaks, length: Array, 
 
 
 def _relative(rule: Array, exact: Array, unsure: Array) -> Float[Array, "2"]:
-    """The largest relative error of squares and of fourth powers; functions that vanish have none."""
+    """Return the largest relative error of squares and of fourth powers; functions that vanish have none."""
     share = jnp.where(exact > TINY, (abs(rule - exact) + unsure) / jnp.maximum(exact, TINY), 0.0)
     return jnp.max(jnp.nan_to_num(share, nan=jnp.inf).reshape(2, -1), axis=1)
 
@@ -81,7 +81,10 @@ def _check(
 
 
 def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, weights: Array) -> _Checked:
-    """Of a target: by its units, along its field if there is one; along several fields its own order was chosen."""
+    """Check the averages of a target: by its units, or along its field if it has only one.
+
+    For several fields, the order of the rule was chosen for the target already.
+    """
     units = problem.target.units
     if units is not None:
         checked = _check(units.activation, activation_breaks(units.activation), lengths, edge, nodes, weights)
@@ -95,12 +98,12 @@ def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, w
 
 
 def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals) -> dict[str, Array]:
-    """What a rule may have missed of each moment, because of features narrower than its nodes or of growth.
+    """Return a bound on what a rule may have missed of each moment, because of narrow features or growth.
 
     Parameters
     ----------
     problem, overlaps
-        What is averaged, at which overlaps.
+        The problem, and the overlaps at which its moments are computed.
     values
         The moments by the rule.
     marginals
@@ -110,9 +113,9 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
     activation, p, wanted = problem.student.activation, problem.p, tuple(values)
     edge = reach(problem, overlaps, wanted)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
-    breaks, own = activation_breaks(activation), (marginals.student, marginals.student_weights)
-    value = _check(activation, breaks, lengths[:p], edge, *own)
-    slope = _check(activation.derivative, breaks, lengths[:p], edge, *own)
+    breaks, along_student = activation_breaks(activation), (marginals.student, marginals.student_weights)
+    value = _check(activation, breaks, lengths[:p], edge, *along_student)
+    slope = _check(activation.derivative, breaks, lengths[:p], edge, *along_student)
     target = _check_target(problem, lengths[p:], edge, marginals.target, marginals.target_weights)
     displacement = target.norms + jnp.abs(student_weights(problem, overlaps.a)) @ value.norms
     bounds = {
@@ -131,6 +134,6 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
 
 
 def marginals_of(fields: Float[Array, "points n"], weights: Float[Array, " points"], p: int) -> Marginals:
-    """Of a rule with points in the space of all fields."""
+    """Return the marginals of a rule with points in the space of all fields."""
     everywhere = jnp.broadcast_to(weights[:, None], fields.shape)
     return Marginals(fields[:, :p], everywhere[:, :p], fields[:, p:], everywhere[:, p:])

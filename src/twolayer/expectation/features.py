@@ -1,9 +1,9 @@
-"""Where a function of one number needs nodes: its kinks, and the ends of pieces that a short rule resolves.
+"""Find where a function of one number needs nodes: its kinks, and the ends of pieces that a short rule resolves.
 
-A user's function may be anything: a bump far narrower than the nodes of a rule in the field, once the field is long, is
-missed by every order in the same way. So the function itself is looked at, on a fine grid of its argument, and cut into
-pieces on each of which it is a polynomial to the accuracy asked for. Rules that break at the ends of these pieces see
-all of it at any length of the field.
+A user's function may have any shape: when the field is long, a bump that is narrower than the distance of the nodes of
+a rule is missed by every order in the same way. So the function is evaluated on a fine grid of its argument and divided
+into pieces on which it is a polynomial to the requested accuracy. Rules that break at the ends of these pieces resolve
+the function at any length of the field.
 """
 
 from collections.abc import Callable
@@ -18,29 +18,29 @@ import numpy as np
 from twolayer.core.precision import double
 from twolayer.problem import AbstractActivation, AbstractTarget
 
-# The function is looked at every `NEAR[1]` up to `NEAR[0]`, and every `FAR[1]` from there to `FAR[0]`: what is narrower
-# than that is not seen.
+# The function is evaluated at distances of `NEAR[1]` up to `NEAR[0]`, and of `FAR[1]` from there to `FAR[0]`; narrower
+# features are missed.
 NEAR, FAR = (40.0, 0.005), (400.0, 0.05)
-# Nodes on each piece, and how well a polynomial through them must fit: strictly, or else less so, until there are few.
+# Nodes on each piece, and tolerances of the polynomial through them, the next of which is used if there are too many.
 NODES, TOLERANCES = 24, (1e-9, 1e-6, 1e-3)
 CHECKS = 2 * NODES + 1
-# At most so many ends of pieces besides kinks. A wave without end has more, and is followed by evenly spaced ones.
+# Largest number of ends of pieces besides kinks. An oscillation over the whole line has more, and gets a selection.
 MOST = 8
-# A function that is in pieces without end has at most so many of them on each level of the subdivision.
+# Largest number of pieces on each level of the subdivision, for functions that never fit.
 MOST_PIECES = 256
-# An undeclared kink is the place around which pieces must be shorter than this.
+# Pieces shorter than this indicate an undeclared kink.
 SHORTEST = 1e-13
 MOST_KINKS = 16
-# Values are computed in blocks of one size, so that they are compiled once.
+# Values are computed in blocks of one size, so that the function is compiled once.
 BLOCK = 4096
 
 Function = Callable[[np.ndarray], np.ndarray]
 
 
 class Breaks(NamedTuple):
-    """The kinks of a function, undeclared ones included, and the ends of the pieces on which a short rule resolves it.
+    """The kinks of a function, including undeclared ones, and the ends of the pieces on which a short rule resolves it.
 
-    ``is_settled`` says whether these pieces resolve it everywhere; a wave without end needs more of them.
+    ``is_settled`` says whether these pieces resolve it everywhere; an oscillation over the whole line needs more.
     """
 
     kinks: tuple[float, ...]
@@ -48,12 +48,12 @@ class Breaks(NamedTuple):
     is_settled: bool
 
 
-# Of a polynomial.
+# The breaks of a polynomial.
 WHOLE = Breaks((), (), True)
 
 
 def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
-    """The function on NumPy arrays of any length, one or more values for each number."""
+    """Return the function on NumPy arrays of any length, with one or more values for each number."""
     with_columns = jax.jit(function)
 
     def values(x: np.ndarray) -> np.ndarray:
@@ -81,36 +81,36 @@ class _Pieces:
         self.distance, self.largest = half, np.maximum.accumulate(by_distance, axis=0)
 
     def scale(self, low: float, high: float) -> np.ndarray:
-        """The largest value no further out: rarer fields count by how far they exceed it."""
+        """Return the largest values up to the distance of a piece, relative to which its accuracy is measured."""
         near = self.largest[np.searchsorted(self.distance, 12.0)]
         place = min(np.searchsorted(self.distance, max(abs(low), abs(high))), len(self.distance) - 1)
         return np.maximum(self.largest[place], 1e-12 * near)
 
     def fits(self, pieces: list[tuple[float, float]], tolerance: float) -> list[bool]:
-        """Whether the polynomial through Chebyshev's nodes of each piece is the function there."""
+        """Return whether the polynomial through Chebyshev nodes approximates the function on each piece."""
         low, high = np.array(pieces).T
         centre, half = 0.5 * (low + high)[:, None], 0.5 * (high - low)[:, None]
-        own = np.linspace(-1.0, 1.0, CHECKS + 2)[1:-1]
-        places = np.concatenate([centre + half * self.nodes, centre + half * own], axis=1)
+        check_nodes = np.linspace(-1.0, 1.0, CHECKS + 2)[1:-1]
+        places = np.concatenate([centre + half * self.nodes, centre + half * check_nodes], axis=1)
         values = self.function(places.ravel()).reshape(*places.shape, -1)
         results = []
         for i, (a, b) in enumerate(pieces):
             first, last = np.searchsorted(self.x, a, side="right"), np.searchsorted(self.x, b, side="left")
-            x = np.concatenate([own, (self.x[first:last] - centre[i]) / half[i]])
+            x = np.concatenate([check_nodes, (self.x[first:last] - centre[i]) / half[i]])
             truth = np.concatenate([values[i, NODES:], self.values[first:last]])
             results.append(self._fits_one(values[i, :NODES], x, truth, tolerance * self.scale(a, b)))
         return results
 
     def _fits_one(self, nodes: np.ndarray, x: np.ndarray, truth: np.ndarray, tolerance: np.ndarray) -> bool:
         if not (np.all(np.isfinite(nodes)) and np.all(np.isfinite(truth))):
-            return True  # what overflows is counted with the tails
+            return True  # values that overflow are counted with the tails
         gap = x[:, None] - self.nodes[None, :]
         shares = self.weights[None, :] / np.where(gap == 0.0, 1e-300, gap)
         shares = shares / np.sum(shares, axis=1)[:, None]
         return bool(np.all(np.abs(shares @ nodes - truth) <= tolerance[None, :] + 1e-290))
 
     def divide(self, kinks: tuple[float, ...], tolerance: float) -> tuple[list[tuple[float, float]], list[float]]:
-        """Pieces on which the function fits, and the places around which it never does."""
+        """Divide the line into pieces on which a polynomial fits; also return the places around which none fits."""
         level = list(zip((-FAR[0], *kinks), (*kinks, FAR[0]), strict=True))
         done, unknown = [], []
         while level:
@@ -128,7 +128,7 @@ class _Pieces:
         return sorted(done), sorted(unknown)
 
     def merge(self, pieces: list[tuple[float, float]], kinks: tuple[float, ...], tolerance: float) -> list[float]:
-        """The inner ends that remain when neighbours are joined wherever their union fits."""
+        """Join neighbouring pieces wherever a polynomial fits their union, and return the remaining inner ends."""
         ends, start = [], pieces[0][0]
         for (_, high), (_, beyond) in pairwise(pieces):
             if high in kinks:
@@ -140,35 +140,35 @@ class _Pieces:
 
 
 def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ...]) -> Breaks:
-    """Where a rule for a function must break, at whatever length of the field.
+    """Return where a rule for a function must break, for any length of the field.
 
     Parameters
     ----------
     function
         A JAX function of numbers (n,) with one or more values for each, (n, columns).
     kinks
-        Where it is known to have kinks.
+        The declared kinks of the function.
 
     Returns
     -------
-    Kinks, the undeclared ones included, and ends of pieces.
+    Kinks, including undeclared ones, and ends of pieces.
     """
     pieces = _Pieces(_compiled(function))
-    known = tuple(sorted(kinks))
-    _, unknown = pieces.divide(known, TOLERANCES[-1])
+    all_kinks = tuple(sorted(kinks))
+    _, unknown = pieces.divide(all_kinks, TOLERANCES[-1])
     merged = [place for i, place in enumerate(unknown) if i == 0 or place - unknown[i - 1] > 1e-9]
     if len(merged) <= MOST_KINKS:
-        known = tuple(sorted({*known, *(round(place, 12) for place in merged)}))
+        all_kinks = tuple(sorted({*all_kinks, *(round(place, 12) for place in merged)}))
     ends: list[float] = []
     for tolerance in TOLERANCES:
-        leaves, _ = pieces.divide(known, tolerance)
+        leaves, _ = pieces.divide(all_kinks, tolerance)
         if len(leaves) < MOST_PIECES:
-            ends = [end for end in pieces.merge(leaves, known, tolerance) if abs(end) <= FAR[0] / 2]
+            ends = [end for end in pieces.merge(leaves, all_kinks, tolerance) if abs(end) <= FAR[0] / 2]
             if len(ends) <= MOST:
-                return Breaks(known, tuple(ends), len(merged) <= MOST_KINKS)
-    # Some of them, so that at least the stretch that holds the features is not missed.
+                return Breaks(all_kinks, tuple(ends), len(merged) <= MOST_KINKS)
+    # A selection of the ends, so that at least the interval with the features is not missed.
     some = np.linspace(0, len(ends) - 1, MOST).round().astype(int) if ends else ()
-    return Breaks(known, tuple(ends[i] for i in some), False)
+    return Breaks(all_kinks, tuple(ends[i] for i in some), False)
 
 
 @lru_cache(maxsize=64)
@@ -181,8 +181,8 @@ def _target_breaks(target: AbstractTarget) -> Breaks:
     return breaks_of(lambda x: target(x[:, None])[:, None], (target.kinks or ((),))[0])
 
 
-def _remembered(cached: Any, subject: Any) -> Breaks:
-    """A function that holds arrays cannot be remembered, and is looked at anew."""
+def _cached_breaks(cached: Any, subject: Any) -> Breaks:
+    """Return cached breaks, or compute them for a function with arrays, which cannot be a key of the cache."""
     with jax.ensure_compile_time_eval():  # also while another program is traced
         try:
             hash(subject)
@@ -192,12 +192,12 @@ def _remembered(cached: Any, subject: Any) -> Breaks:
 
 
 def activation_breaks(activation: AbstractActivation) -> Breaks:
-    """Kinks and ends of pieces of an activation and its slope, in its argument."""
-    return WHOLE if activation.coefficients is not None else _remembered(_activation_breaks, activation)
+    """Return kinks and ends of pieces of an activation and its slope, in its argument."""
+    return WHOLE if activation.coefficients is not None else _cached_breaks(_activation_breaks, activation)
 
 
 def target_breaks(target: AbstractTarget) -> Breaks:
-    """Kinks and ends of pieces of a target of one field, in that field."""
+    """Return kinks and ends of pieces of a target of one field, in that field."""
     if target.units is not None:
         return activation_breaks(target.units.activation)
-    return WHOLE if target.polynomial is not None else _remembered(_target_breaks, target)
+    return WHOLE if target.polynomial is not None else _cached_breaks(_target_breaks, target)

@@ -1,9 +1,9 @@
-r"""The Gaussian moments that every theory of one-pass training needs: each equation once.
+r"""The Gaussian moments that theories of one-pass training need.
 
 Fields :math:`\ell = (\lambda, \lambda^\star) \sim N(0, \Omega)`, displacement :math:`\mathcal E = f(\lambda^\star) - s`
-(label noise is integrated by hand). There are three ways to the same moments: from a cloud of weighted points in the
-fields; from integrals over few units when the target is a sum of units; and from those of the student together with
-integrals over the target when it is not.
+(the label noise is integrated analytically). The moments are computed in three ways: from a cloud of weighted points in
+the fields; from integrals over few units if the target is a sum of units; and from those of the student together with
+integrals over the target if it is not.
 """
 
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ from twolayer.core.linalg import root
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
 
-# In the order of difficulty: the fields that must be integrated together grow from k + 1 to k + 3.
+# In the order of difficulty, since the number of fields in one integral grows from k + 1 to k + 3.
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
-# The covariance of the increments touches all fields at once.
+# The covariance of the increments involves all fields at once.
 ALL = (*MOMENTS, "covariance")
 
 
 class Moments(eqx.Module):
-    r"""Averages over the fields at given overlaps.
+    r"""The averages over the fields at given overlaps.
 
     .. math::
         v_{ju} = E[\sigma'(\lambda_j)\,\ell_u\,\mathcal E], \quad
@@ -32,7 +32,7 @@ class Moments(eqx.Module):
         \chi_j = E[\sigma(\lambda_j)\,\mathcal E], \quad
         \mathrm{excess} = \tfrac12 E[\mathcal (f - s)^2]
 
-    The noise enters ``phi_hd`` alone.
+    The label noise enters ``phi_hd`` only.
     """
 
     v: Float[Array, "p n"]
@@ -42,23 +42,23 @@ class Moments(eqx.Module):
 
     @property
     def psi(self) -> Float[Array, "p k"]:
-        r""":math:`\psi_{jr} = E[\sigma'(\lambda_j)\,\lambda^\star_r\,\mathcal E]`."""
+        r"""The moments :math:`\psi_{jr} = E[\sigma'(\lambda_j)\,\lambda^\star_r\,\mathcal E]`."""
         return self.v[:, self.v.shape[0] :]
 
     @property
     def phi(self) -> Float[Array, "p p"]:
-        r""":math:`\varphi_{jl} = E[\sigma'(\lambda_j)\,\lambda_l\,\mathcal E]`, not symmetric."""
+        r"""The moments :math:`\varphi_{jl} = E[\sigma'(\lambda_j)\,\lambda_l\,\mathcal E]`, which are not symmetric."""
         return self.v[:, : self.v.shape[0]]
 
 
 class UnitIntegrals(NamedTuple):
-    r"""Averages over units u with activation :math:`\sigma_u`; j and l run over the student's units.
+    r"""The averages over units u with activation :math:`\sigma_u`; j and l run over the student's units.
 
     .. math::
         I_2 = E[\sigma_u \sigma_w],\quad J_2 = E[\sigma'_j \sigma'_l],\quad I_3 = E[\sigma'_j\,\ell_u\,\sigma_w],\quad
         \mathrm{quartic}_{jl} = E\big[\sigma'_j \sigma'_l \big(\textstyle\sum_u c_u \sigma_u\big)^2\big]
 
-    The last one is summed over units where it is computed: nobody needs its n^2 terms one by one.
+    The last one is summed over units where it is computed, since its n^2 terms are not needed one by one.
     """
 
     I2: Float[Array, "units units"]
@@ -68,7 +68,7 @@ class UnitIntegrals(NamedTuple):
 
 
 class TargetIntegrals(NamedTuple):
-    r"""Averages that contain a target which is no sum of units; s is the student's output.
+    r"""The averages that contain a target which is not a sum of units; s is the student's output.
 
     .. math::
         ff = E[f^2],\quad fs_j = E[f \sigma_j],\quad fv_{ju} = E[\sigma'_j\,\ell_u f],\quad
@@ -83,18 +83,18 @@ class TargetIntegrals(NamedTuple):
 
 
 def unit_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " n"]:
-    r"""The weights c in :math:`\mathcal E = \sum_u c_u \sigma_u(\ell_u)`: minus the student's, plus the target's."""
+    r"""Return the weights c in :math:`\mathcal E = \sum_u c_u \sigma_u(\ell_u)`: the target's minus the student's."""
     assert problem.target.units is not None
     return jnp.concatenate([-student_weights(problem, a), jnp.asarray(problem.target.units.weights)])
 
 
 def student_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p"]:
-    r"""The weights in :math:`s = \sum_j c_j \sigma(\lambda_j)`."""
+    r"""Return the weights c in :math:`s = \sum_j c_j \sigma(\lambda_j)`."""
     return a * problem.student.scale
 
 
 def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Any) -> dict[str, Array]:
-    """The moments of a student and a target that are both sums of units."""
+    """Return the moments of a student and a target that are both sums of units."""
     p = units.J2.shape[0]
     parts = {
         "excess_risk": 0.5 * c @ units.I2 @ c,
@@ -107,7 +107,7 @@ def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Any) -> dict[
 
 
 def from_target(c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Any) -> dict[str, Array]:
-    """The moments of a student of units on a target that is not a sum of units; c are the student's weights."""
+    """Return the moments for a target that is not a sum of units; c are the student's weights."""
     parts = {
         "excess_risk": 0.5 * (target.ff - 2.0 * c @ target.fs + c @ student.I2 @ c),
         "chi": target.fs - student.I2 @ c,
@@ -125,7 +125,7 @@ def from_cloud(
     weights: Float[Array, " N"],
     wanted: tuple[str, ...],
 ) -> dict[str, Array]:
-    """The wanted moments as weighted sums over points in the space of the fields."""
+    """Return the wanted moments as weighted sums over points in the space of the fields."""
     p = problem.p
     lam, lam_star = fields[:, :p], fields[:, p:]
     slope = problem.student.activation.derivative(lam)
@@ -146,7 +146,7 @@ def from_cloud(
 def _increment_covariance(
     problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], weights: Float[Array, " N"]
 ) -> Float[Array, "rows rows"]:
-    # The increments are of second order in the noise, their products of fourth: three nodes are exact.
+    # Three nodes are exact, since products of two increments are of fourth order in the noise.
     nodes, shares = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1.0, 4.0, 1.0]) / 6.0
     rows = [increment_parts(problem, a, fields, problem.noise**0.5 * xi) for xi in nodes]
     values = jnp.concatenate(rows)
@@ -158,10 +158,10 @@ def _increment_covariance(
 def increment_parts(
     problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Any
 ) -> Float[Array, "N rows"]:
-    r"""What each sample adds to (a, M, Q), apart from the learning rates; ``noise`` is what its label is off by.
+    r"""Return the increments of (a, M, Q) by each sample, without the learning rates; ``noise`` is that of its label.
 
-    In the order a (p), M (p k, row by row), then for the pairs j <= l of Q the part linear in the displacement and its
-    square. `increment_rates` puts them together.
+    The order is a (p), M (p k, row by row), then for the pairs j <= l of Q the part linear in the displacement and the
+    quadratic part. `increment_rates` combines them.
     """
     p = problem.p
     lam, lam_star = fields[:, :p], fields[:, p:]
@@ -178,7 +178,7 @@ def increment_parts(
 def increment_covariance(
     problem: Problem, training: SGD, covariance: Float[Array, "rows rows"]
 ) -> Float[Array, "entries entries"]:
-    r"""The full covariance of what one sample adds to (a, M, Q), divided by :math:`\gamma_d / p`.
+    r"""Return the full covariance of the increment of (a, M, Q) by one sample, divided by :math:`\gamma_d / p`.
 
     .. math::
         \mathcal A_j = \kappa\,\sigma_j \mathcal E, \qquad
@@ -186,12 +186,12 @@ def increment_covariance(
         \mathcal Q_{jl} = (a_j \sigma'_j \lambda_l + a_l \sigma'_l \lambda_j)\,\mathcal E
         + \frac{\gamma}{p} a_j a_l \sigma'_j \sigma'_l \mathcal E^2
 
-    at leading order in d, label noise included.
+    at leading order in d, including label noise.
 
     Parameters
     ----------
     problem, training
-        What is learned, and with which rates.
+        The problem, and the training with its learning rates.
     covariance
         The moment of that name: the covariance of the parts that do not contain the rates.
 
@@ -208,17 +208,17 @@ def increment_covariance(
 
 
 def increment_rates(problem: Problem, training: SGD) -> Float[Array, "entries rows"]:
-    """The matrix that takes the parts of an increment to the increment of (a, M, Q), divided by gamma_d / p."""
+    """Return the matrix that maps the parts of an increment to that of (a, M, Q), divided by gamma_d / p."""
     p, k = problem.p, problem.k
     pairs = p * (p + 1) // 2
     first = 1.0 if training.trains_first else 0.0
-    own = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.full(p * k + pairs, first)]))
+    linear_part = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.full(p * k + pairs, first)]))
     square = jnp.concatenate([jnp.zeros((p + p * k, pairs)), first * training.learning_rate / p * jnp.eye(pairs)])
-    return jnp.concatenate([own, square], axis=1)
+    return jnp.concatenate([linear_part, square], axis=1)
 
 
 def fields_from_normals(overlaps: Overlaps, g: Float[Array, "N n"]) -> Float[Array, "N n"]:
-    r"""Map standard normals to fields without inverting anything near-singular; the first k make the target fields.
+    r"""Map standard normals to fields without inverting nearly singular matrices; the first k give the target fields.
 
     .. math:: \lambda^\star = P^{1/2} g^\star, \qquad \lambda = M P^{-1} \lambda^\star + (Q^\perp)^{1/2} g
     """

@@ -1,8 +1,8 @@
-r"""Averages over the k fields of the target alone, of products of the target and of functions of one field each.
+r"""Averages over the k target fields only, of products of the target and of functions of single fields.
 
-A unit of given parity, even or odd, is orthogonal to the part of the target of the other parity. The target is folded:
-only its own part enters, on half of the points where the rule is its own mirror image, and the other part adds the
-constant ``rest`` to the risk.
+A unit that is even or odd is orthogonal to the part of the target of the other parity. The target is folded: only its
+part of the unit's parity is used, on half of the points if the rule is symmetric, and the other part adds the constant
+``rest`` to the risk.
 """
 
 from typing import Any, NamedTuple
@@ -41,23 +41,23 @@ from twolayer.expectation.tails import tail_share
 from twolayer.expectation.tilted import REACH, TAIL, suits_smooth_target
 from twolayer.problem import AbstractTarget, Problem
 
-# Points that contribute less than this part of the accuracy are left out; some hundred of them stay below rounding.
+# Points that contribute less than this fraction of the accuracy are omitted; hundreds of them stay below rounding.
 DROPPED = 1e-9
 NEGLIGIBLE = 1e-24
-# Nodes on each panel between kinks, for that many target fields.
+# Nodes on each panel between kinks, by the number of target fields.
 PANELS = {1: 48, 2: 32}
 
 
 class TargetRule(eqx.Module):
-    """Points, weights, and the target there (its own part, when units have a parity)."""
+    """Points, weights, and the values of the target (of its part with the parity of the units, if they have one)."""
 
     points: Float[Array, "points k"] = eqx.field(converter=jnp.asarray)  # independent standard normals
     weights: Float[Array, " points"] = eqx.field(converter=jnp.asarray)
     values: Float[Array, " points"] = eqx.field(converter=jnp.asarray)
-    rest: Float[Array, ""] = eqx.field(converter=jnp.asarray)  # half the mean square of the part that is not seen
+    rest: Float[Array, ""] = eqx.field(converter=jnp.asarray)  # half the mean square of the part of the other parity
 
     def padded(self, size: int) -> "TargetRule":
-        """The same with points of no weight added."""
+        """Return the rule padded to ``size`` points by points of zero weight."""
         more = size - len(self.weights)
         points = jnp.concatenate([self.points, jnp.zeros((more, self.points.shape[1]))])
         weights, values = (jnp.concatenate([x, jnp.zeros(more)]) for x in (self.weights, self.values))
@@ -65,22 +65,22 @@ class TargetRule(eqx.Module):
 
 
 class Member(NamedTuple):
-    """A way to average over the target's fields, together with the smoothed activation that is averaged."""
+    """A rule over the target's fields, and the smoothed activation that is averaged with it."""
 
     rule: TargetRule
     smoothing: AbstractSmoothing
 
 
 class OverTarget(eqx.Module):
-    """Several members: the finest, independent clouds beside it if it is one, and coarser ones."""
+    """Several rules: the finest one, further independent clouds if it is a cloud, and coarser ones."""
 
     members: tuple[Member, ...]
-    clouds: int = eqx.field(static=True)  # how many of them are independent clouds; one means a rule without chance
+    clouds: int = eqx.field(static=True)  # how many of them are independent clouds; one means a deterministic rule
     rtol: float = eqx.field(static=True)
     name: str = eqx.field(static=True)
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        """Value and error from the results of the members."""
+        """Return value and error from the results of the members."""
         first, floor = results[0], self.members[0].smoothing.floor
         coarser = by_coarser((first, *results[self.clouds :]), floor)
         if self.clouds == 1:
@@ -90,11 +90,11 @@ class OverTarget(eqx.Module):
 
 
 def kind_of_rule(problem: Problem) -> tuple[str, str]:
-    r"""Which kind of points serves the target's fields, "hermite", "panels" or "cloud", or "" and the reason why none.
+    r"""Return the kind of rule for the target's fields, "hermite", "panels" or "cloud", or "" and the reason why none.
 
-    Kinks of the target along single fields are known, and panels end there. So does the kink at zero of a student when
-    k = 1, since :math:`u \propto \lambda^\star`. Otherwise every unit has its kinks elsewhere, and only the noise
-    outside of the target's span smooths them.
+    Panels end at known kinks of the target along single fields. The same holds for the kink at zero of a student when
+    k = 1, since :math:`u \propto \lambda^\star`. Otherwise the kinks of units are at different places, and are smoothed
+    only by the part of the weights outside of the target's span.
     """
     target, kinks = problem.target, problem.student.activation.kinks
     if target.is_smooth and not (target.k == 1 and 0.0 in kinks) and suits_smooth_target(problem).ok:
@@ -109,12 +109,12 @@ def kind_of_rule(problem: Problem) -> tuple[str, str]:
 
 
 def over_target(problem: Problem, rtol: float, padded: bool) -> OverTarget:
-    """The members for a problem, sized for the relative accuracy; ``padded`` ones compile to one program."""
+    """Build the rules for a problem, sized for a relative accuracy; if ``padded``, they compile to one program."""
     kind, _ = kind_of_rule(problem)
     finest, *coarser = smoothings(problem.student.activation, rtol)
     if kind == "cloud":
         clouds = [_cloud(problem, seed) for seed in range(SCRAMBLINGS)]
-        members = [Member(rule, finest) for rule in clouds] + [Member(clouds[0], each) for each in coarser]
+        members = [Member(rule, finest) for rule in clouds] + [Member(clouds[0], smoothing) for smoothing in coarser]
         name = f"randomised QMC, {2**LOG2_POINTS} points x {SCRAMBLINGS} scramblings, {problem.k} target fields"
         has_kinks = bool(problem.student.activation.kinks) or not problem.target.is_smooth
         return OverTarget(tuple(members), SCRAMBLINGS, 1e-4 if has_kinks else 1e-7, f"{name}; {finest.name}")
@@ -124,7 +124,7 @@ def over_target(problem: Problem, rtol: float, padded: bool) -> OverTarget:
         size = max(len(rule.weights) for rule in folded)
         folded = [rule.padded(size) for rule in folded]
     steps = [finest, *coarser] if coarser else [finest] * len(folded)
-    members = [Member(rule, each) for rule, each in zip(folded, steps, strict=True)]
+    members = [Member(rule, smoothing) for rule, smoothing in zip(folded, steps, strict=True)]
     return OverTarget(tuple(members), 1, 0.0, f"{name}; {finest.name}")
 
 
@@ -138,7 +138,7 @@ def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
     if activation.kinks:
         order = ORDERS[k][-1]
     else:
-        # A unit that has found a direction of the target varies over its noise, in units of that direction's length.
+        # A unit aligned with a target direction varies over its noise, in units of the length of that direction.
         noise = float(units.noise.min()) if units is not None else 1.0
         longest = max(1.0, float(np.linalg.eigvalsh(np.asarray(problem.P)).max()))
         order, _ = order_for(problem.target, rtol, (noise / longest) ** 0.5)
@@ -157,7 +157,7 @@ def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
 def _panels(problem: Problem) -> tuple[list[Rule], str]:
     kinks = problem.target.kinks
     assert kinks is not None
-    # More panels than kinks: one direction is cheap, and an oscillating target is resolved as well.
+    # More panels than kinks, which resolve an oscillating target and are cheap in one direction.
     even = {-3.0, 0.0, 3.0} if problem.k == 1 else set()
     places = tuple(tuple(sorted({*row, *even})) for row in kinks)
     nodes = PANELS[problem.k]
@@ -173,16 +173,16 @@ def _cloud(problem: Problem, seed: int) -> TargetRule:
 
 
 def _folded(problem: Problem, rule: Rule, dropped: float = 0.0) -> TargetRule:
-    """The rule with the target's values; of the student's parity alone, if it has one.
+    """Return the rule with the values of the target, or of its part with the parity of the student if it has one.
 
-    Points are left out where the weight times all that may be averaged there is below ``dropped``.
+    Points are omitted where the weight times a bound on the averaged functions is below ``dropped``.
     """
     target, activation = problem.target, problem.student.activation
     fields = rule.points @ _root(problem).T
     plus, minus = _values(target, fields), _values(target, -fields)
     size = (1.0 + plus**2 + minus**2) * (1.0 + np.sum(rule.points**2, axis=1)) ** (activation.growth + 1)
-    kept = rule.weights * size > dropped
-    points, weights, plus, minus = rule.points[kept], rule.weights[kept], plus[kept], minus[kept]
+    is_kept = rule.weights * size > dropped
+    points, weights, plus, minus = rule.points[is_kept], rule.weights[is_kept], plus[is_kept], minus[is_kept]
     parity = activation.parity
     if not parity:
         return TargetRule(points, weights, plus, 0.0)

@@ -1,13 +1,14 @@
-r"""One student unit on a target of one field, whatever both functions are: nested rules between known places.
+r"""One student unit and a target of one field, both arbitrary functions, by nested rules between known breaks.
 
-The outer rule runs along the target's field, the inner one along what is left of the student's,
+The outer rule runs along the target's field, the inner one along the independent part of the student's,
 
 .. math:: \lambda^\star = \sqrt{P}\,g, \qquad \lambda = \frac{M}{\sqrt P}\,g + \sqrt{Q - M^2/P}\;x
 
 Both break at the kinks of the two functions and at the ends of the pieces on which these are resolved
-(`features.breaks_of`), in the argument of each function, so that a bump is met at any length of the row. As the rest of
-the student's field vanishes, its features become features along the target's field: the outer rule breaks where they
-stand there, and where they begin to be felt. Both rules reach as far as the functions' growth demands (`tails.reach`).
+(`features.breaks_of`), in the argument of each function, so that a bump is resolved at any length of the row. As the
+remaining part of the student's field vanishes, its features become features along the target's field: the outer rule
+breaks where they are, and at the ends of the interval around them in which they matter. Both rules reach as far as the
+growth of the functions demands (`tails.reach`).
 """
 
 from typing import Any, ClassVar
@@ -29,12 +30,12 @@ from twolayer.expectation.tails import beyond, reach
 from twolayer.expectation.tilted import suits_smooth_target
 from twolayer.problem import Custom, Overlaps, Problem
 
-# Nodes on each panel, in the rule itself and in the coarser ones that judge it.
+# Nodes on each panel, in the rule and in the coarser ones that give its error.
 NODES = (24, 17, 12)
-# Polynomials of this degree are no fast growth.
+# Growth up to polynomials of this degree does not count as fast.
 LOW_DEGREE = 4
-# Panels of equal length along the target's field and along the rest of the student's, and for functions with features
-# without end.
+# Panels of equal length along the target's field and along the remaining part of the student's, and for functions with
+# features on the whole line.
 OUTER, INNER, MANY = 6, 4, 16
 
 
@@ -44,7 +45,7 @@ class Panels(AbstractEngine):
     panel: Rule
     student: Breaks = eqx.field(static=True)
     target: Breaks = eqx.field(static=True)
-    # One adds the bound on what is beyond the reach of the rule, zero does not.
+    # 1.0 adds the bound on the contribution beyond the reach of the rule, 0.0 does not.
     bound: Any = 0.0
 
     floor: ClassVar[float] = ROUNDING
@@ -60,10 +61,10 @@ class Panels(AbstractEngine):
         activation = problem.student.activation
         is_low = activation.growth <= LOW_DEGREE if activation.coefficients is not None else activation.growth <= 1
         is_plain = not isinstance(activation, Custom) and is_low
-        # A rectifier looks the same at every scale, and only moments with two slopes take more than one of its kinks.
+        # A rectifier is scale invariant, and only moments with two slopes involve more than one of its kinks.
         if is_plain and (not activation.kinks or moment in ("excess_risk", "chi", "v")):
             if suits_smooth_target(problem).ok:
-                return Suits(False, "functions without kinks, narrow features or fast growth take smaller rules")
+                return Suits(False, "functions without kinks, narrow features or fast growth need smaller rules only")
         return Suits(True)
 
     @classmethod
@@ -74,8 +75,8 @@ class Panels(AbstractEngine):
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         coarser = [legendre_rule(n).padded(NODES[0]) for n in NODES[1:]]
-        others = [Panels(rule, self.student, self.target, np.asarray(0.0)) for rule in coarser]
-        return (self, *others, Panels(self.panel, self.student, self.target, np.asarray(1.0)))
+        coarser_rules = [Panels(rule, self.student, self.target, np.asarray(0.0)) for rule in coarser]
+        return (self, *coarser_rules, Panels(self.panel, self.student, self.target, np.asarray(1.0)))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         *rules, bounded = results
@@ -91,22 +92,22 @@ class Panels(AbstractEngine):
     def _points(self, overlaps: Overlaps, edge: Array) -> tuple[Float[Array, "points 2"], Float[Array, " points"]]:
         length = jnp.sqrt(overlaps.P[0, 0])
         pull = overlaps.M[0, 0] / length
-        # The bound also counts what the rounding of this difference does to a student along the target.
+        # The bound also covers the rounding of this difference for a student along the target.
         rounding = self.bound * 4.0 * np.finfo(float).eps * (overlaps.Q[0, 0] + pull**2)
         width = safe_root(overlaps.Q[0, 0] - pull**2 + rounding)
-        own = jnp.asarray([*self.target.kinks, *self.target.ends])
+        feature_places = jnp.asarray([*self.target.kinks, *self.target.ends])
         edges, kinks = self.student.ends, jnp.asarray(self.student.kinks)
         felt = jnp.concatenate([kinks, jnp.asarray([edges[0], edges[-1]] if edges else [])])
         spread = place(SMEAR * width, abs(pull))
         met = [place(jnp.sign(pull) * x, abs(pull)) for x in (jnp.asarray([*self.student.kinks, *edges]), felt)]
-        breaks = [place(own, length), met[0], met[1] - spread, met[1] + spread, self._even(OUTER, edge)]
+        breaks = [place(feature_places, length), met[0], met[1] - spread, met[1] + spread, self._even(OUTER, edge)]
         outer, outer_weights = line_rule(jnp.concatenate(breaks), self.panel, edge)
 
-        def rest(g: Array) -> tuple[Array, Array]:
+        def inner_rule(g: Array) -> tuple[Array, Array]:
             places = place(jnp.asarray([*self.student.kinks, *edges]) - pull * g, width)
             return line_rule(jnp.concatenate([places, self._even(INNER, edge)]), self.panel, edge)
 
-        inner, inner_weights = jax.vmap(rest)(outer)
+        inner, inner_weights = jax.vmap(inner_rule)(outer)
         lam = pull * outer[:, None] + width * inner
         lam_star = jnp.broadcast_to(length * outer[:, None], lam.shape)
         weights = outer_weights[:, None] * inner_weights

@@ -1,13 +1,13 @@
-r"""Points where features are: the same averages as those of a cloud, by importance sampling along single fields.
+r"""Compute the averages of a cloud by importance sampling along single fields, with points where features are.
 
 A cloud of normals has few points in the tails, and few in a bump that is narrow or far out. Half of the points of a
-probe are left as they are; the others are moved along one field each, to a wider normal distribution or to one about
-the features of the function of that field,
+probe are those of the cloud; the other points are moved along one field, to a wider normal distribution or to one
+around the features of the function of that field,
 
 .. math:: \ell \to \ell + \frac{C_{\cdot u}}{C_{uu}} (\ell'_u - \ell_u), \qquad \ell'_u \sim N(\mu_u, \tau_u^2)
 
-which leaves the other fields given this one as they are. Weights are those of the mixture, a function of the moved
-fields alone, so that no weight exceeds twice that of the cloud.
+which keeps the distribution of the other fields given this one. Weights are those of the mixture and depend on the
+moved fields only, so that no weight exceeds twice that of the cloud.
 """
 
 import jax
@@ -20,18 +20,18 @@ from twolayer.expectation.features import Breaks, activation_breaks, target_brea
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 
-# Tails are looked for with this many deviations.
+# Standard deviation of the points that probe the tails.
 WIDE = 3.0
-# Features are within two deviations of the normal distribution that looks for them.
+# Features are within two deviations of the normal distribution that probes them.
 FEATURE = 4.0
 # Pieces shorter than this are narrow: a cloud may have few points there once the field is long or they are far out.
 NARROW = 0.5
-# A target of which this part of the average is made beyond four deviations is looked at there.
+# A target is probed beyond four deviations if this fraction of its average comes from there.
 GROWTH = 1e-3
 
 
 def needs_probe(problem: Problem) -> bool:
-    """Whether averages may be made where a cloud has few points: user's functions, growth, narrow features."""
+    """Whether averages may come from places with few points of a cloud: user's functions, growth, narrow features."""
     target = problem.target
     activations = [problem.student.activation] + ([] if target.units is None else [target.units.activation])
     if not all(map(_is_tame, activations)) or tail_share(target, 4.0) > GROWTH:
@@ -43,13 +43,13 @@ def needs_probe(problem: Problem) -> bool:
 
 
 def _is_tame(activation: AbstractActivation) -> bool:
-    """Whether an activation is bounded or grows linearly, and looks the same or simpler at large fields."""
+    """Whether an activation is bounded or grows linearly, and is not more complicated at large fields."""
     coefficients = activation.coefficients
     return thresholds(activation) is not None or (coefficients is not None and len(coefficients) <= 2)
 
 
 def _features(breaks: Breaks) -> tuple[float, float] | None:
-    """The middle and the width of the features of a function; None where there are none to find."""
+    """Return the middle and the width of the features of a function; None if it has none."""
     places = (*breaks.kinks, *breaks.ends)
     if len(places) < 2:
         return None
@@ -59,18 +59,18 @@ def _features(breaks: Breaks) -> tuple[float, float] | None:
 def probed(
     problem: Problem, overlaps: Overlaps, fields: Float[Array, "N n"]
 ) -> tuple[Float[Array, "N n"], Float[Array, " N"]]:
-    """The fields of a cloud, half of them moved to where features may be, and the weights that undo it."""
+    """Return the fields of a cloud with half of them moved to where features may be, and the importance weights."""
     omega = jax.lax.stop_gradient(overlaps.omega)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(omega), 1e-300))
     p, n = problem.p, fields.shape[1]
     target = target_breaks(problem.target) if problem.k == 1 or problem.target.units is not None else None
-    own = [_features(activation_breaks(problem.student.activation))] * p
-    own += [None if target is None else _features(target)] * problem.k
-    narrow = [(u, *feature) for u, feature in enumerate(own) if feature is not None]
+    features = [_features(activation_breaks(problem.student.activation))] * p
+    features += [None if target is None else _features(target)] * problem.k
+    narrow = [(u, *feature) for u, feature in enumerate(features) if feature is not None]
     which = np.array([*range(n), *(u for u, _, _ in narrow)])
     middle = jnp.concatenate([jnp.zeros(n), jnp.asarray([m for _, m, _ in narrow])])
     width = jnp.concatenate([WIDE * lengths, jnp.asarray([w for _, _, w in narrow])])
-    # Stretches of a net are nets; every other point is not, and lies in one half of space.
+    # Consecutive points of a net form a net; every second point does not, and lies in one half of space.
     number, left = np.arange(len(fields)), len(fields) // 2
     is_moved = jnp.asarray(number >= left)
     component = np.maximum(number - left, 0) * len(which) // (len(fields) - left)

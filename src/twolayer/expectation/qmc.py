@@ -1,4 +1,4 @@
-"""Many points: randomised quasi-Monte Carlo and Monte Carlo, for any function of any number of fields."""
+"""Randomised quasi-Monte Carlo and Monte Carlo, for any function of any number of fields."""
 
 from functools import lru_cache
 from typing import Any
@@ -18,23 +18,23 @@ from twolayer.problem import Overlaps, Problem
 
 SCRAMBLINGS = 8
 LOG2_POINTS = 13
-# Beyond this many fields a net of that size is no better than chance.
+# Beyond this many fields a net of this size is no better than independent points.
 MAX_FIELDS = 32
-# The outermost points lie near four deviations: a target whose average is made beyond is not seen, nor is the error.
+# The outermost points are near four deviations; for a target whose average comes from beyond, the error would be wrong.
 REACH = 4.0
 TAIL = 0.1
-# A probe has points to this many of its own, wider deviations.
+# The points of a probe reach this many of its wider standard deviations.
 FURTHEST = 3.3
 # Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight clouds is further
 # from the truth than this many standard errors about once in ten thousand numbers.
 T_QUANTILE = 7.885
-# Independent points have heavier tails than nets: more clouds, so that their scatter is better known.
+# Independent points have heavier tails than nets, so that more clouds are needed to estimate their scatter.
 CLOUDS = 32
 
 
 @lru_cache(maxsize=64)
 def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
-    """One scrambled Sobol cloud of standard normals."""
+    """Return one scrambled Sobol cloud of standard normals."""
     from scipy.special import ndtri
     from scipy.stats import qmc
 
@@ -44,11 +44,11 @@ def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def turned_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
-    """The same cloud in a random frame of its own, for functions with kinks and jumps.
+    """Return one scrambled Sobol cloud in a random frame, for functions with kinks and jumps.
 
-    Along its axes a net has one point in each of N intervals: every scrambling counts the same number of points beyond
-    a jump, or one more, and the scatter of a few of them can be zero where their common error is not. In a random frame
-    no surface is along an axis.
+    Along its axes a net has one point in each of N intervals: every scrambling has the same number of points beyond a
+    jump, or one more, and the scatter of a few scramblings can be zero where their common error is not. In a random
+    frame no surface is aligned with an axis.
     """
     normals = scrambled_normals(fields, log2_points, seed)
     if fields == 1:
@@ -58,7 +58,7 @@ def turned_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
 
 
 def by_scatter(results: tuple[Any, ...]) -> Estimate:
-    """The mean of the results of independent clouds, and a quantile of its standard error."""
+    """Return the mean of the results of independent clouds, and its standard error times a quantile of Student's t."""
     count = len(results)
     value = jax.tree.map(lambda *x: sum(x) / count, *results)
 
@@ -70,23 +70,23 @@ def by_scatter(results: tuple[Any, ...]) -> Estimate:
 
 
 class AbstractCloud(AbstractEngine):
-    """Several clouds of points, the same at every call, so that the moments are a fixed function of the overlaps.
+    """Base class: several fixed clouds of points, so that the moments are a fixed function of the overlaps.
 
     The clouds are the variants: the value is their mean, the error their standard error times a quantile of Student's
-    t distribution. Where averages may be made in places that few points reach, a probe of these places is one more
-    variant (`probe.probed`), and a bound on what is beyond its reach another.
+    t distribution. Where averages may come from places with few points, a probe of these places is one more variant
+    (`probe.probed`), and a bound on the contribution beyond its reach is another.
     """
 
-    normals: eqx.AbstractVar[Float[Array, "clouds points n"]]
-    is_kinked: eqx.AbstractVar[bool]
-    # Whether averages may be made where few points are, by growth or by narrow features.
-    is_doubted: eqx.AbstractVar[bool]
-    # What a variant computes: "cloud", "probe" (the same averages from points where features are) or "tail".
-    role: eqx.AbstractVar[str]
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
+    # Whether averages may come from places with few points, because of growth or narrow features.
+    is_doubted: bool = eqx.field(static=True, default=False)
+    # The kind of variant: "cloud", "probe" (the same averages from points where features are) or "tail".
+    role: str = eqx.field(static=True, default="cloud")
 
     @property
     def rtol(self) -> float:
-        """Integrating more finely than the clouds know the averages is wasted, all the more where points meet kinks."""
+        """The relative tolerance of an integrator that matches the accuracy of the clouds; larger with kinks."""
         return 1e-4 if self.is_kinked else 1e-5
 
     def variants(self) -> tuple[AbstractEngine, ...]:
@@ -105,10 +105,10 @@ class AbstractCloud(AbstractEngine):
             return scattered
         probe, tail = results[len(clouds) :]
 
-        def error(own: Any, value: Any, seen: Any) -> Any:
-            # Half of the scatter is that of the probe. What exceeds it was missed, and the probe may see it in part.
-            excess = abs(seen - value) - 0.5 * own
-            return own + SAFETY * 0.5 * (excess + abs(excess))
+        def error(scatter: Any, value: Any, probe: Any) -> Any:
+            # The probe scatters by half of the error. A larger difference was missed, perhaps in part by the probe too.
+            excess = abs(probe - value) - 0.5 * scatter
+            return scatter + SAFETY * 0.5 * (excess + abs(excess))
 
         errors = jax.tree.map(error, scattered.error, scattered.value, probe)
         return with_doubts(Estimate(scattered.value, errors), results[0], (tail,))
@@ -130,19 +130,16 @@ def _has_kinks(problem: Problem) -> bool:
 
 
 def within_reach(problem: Problem) -> Suits:
-    """Whether a cloud of points reaches where the averages of the target are made."""
+    """Return whether a cloud of points reaches the fields from which the averages of the target come."""
     if tail_share(problem.target, REACH) > TAIL:
-        return Suits(False, f"the target's average is made by fields beyond {REACH:g} deviations, where no points are")
+        return Suits(
+            False, f"the target's average comes from fields beyond {REACH:g} deviations, where there are no points"
+        )
     return Suits(True)
 
 
 class Cloud(AbstractCloud):
-    """Randomised quasi-Monte Carlo: independent scramblings of Sobol's points."""
-
-    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
-    is_doubted: bool = eqx.field(static=True, default=False)
-    role: str = eqx.field(static=True, default="cloud")
+    """Randomised quasi-Monte Carlo with independent scramblings of Sobol points."""
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
@@ -166,12 +163,7 @@ class Cloud(AbstractCloud):
 
 
 class MonteCarlo(AbstractCloud):
-    """Plain Monte Carlo: independent clouds of independent points."""
-
-    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
-    is_doubted: bool = eqx.field(static=True, default=False)
-    role: str = eqx.field(static=True, default="cloud")
+    """Plain Monte Carlo with independent clouds of independent points."""
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

@@ -1,4 +1,4 @@
-"""Gauss-Hermite quadrature on the whole space of fields: smooth functions of few fields, and polynomials exactly."""
+"""Gauss-Hermite quadrature over all fields, for smooth functions of few fields, and exactly for polynomials."""
 
 import dataclasses
 from typing import ClassVar
@@ -18,27 +18,28 @@ from twolayer.specification.fields import count, static
 ORDERS = {1: 96, 2: 64, 3: 40, 4: 24}
 MAX_FIELDS = max(ORDERS)
 MAX_POINTS = 2**18
-# The rule must reach where the average is made: this far out, and missing no more than this part of it.
+# The rule must reach the fields from which the average comes: fields beyond the first number of deviations may
+# contribute no more than the second number, as a fraction.
 REACH, TAIL = 7.0, 1e-4
 
 
 def _exact_order(problem: Problem) -> int | None:
-    """The order that integrates every moment exactly, when all functions are polynomials."""
+    """Return the order that integrates every moment exactly if all functions are polynomials, else None."""
     student, target = problem.student.activation.coefficients, problem.target.polynomial
     if student is None or target is None:
         return None
     displacement = max(len(student) - 1, target.degree)
-    # The covariance of the increments is of the highest degree: four slopes and four displacements.
+    # The covariance of the increments has the highest degree: four slopes and four displacements.
     return 2 * (len(student) - 2 + displacement) + 1
 
 
 class Quadrature(AbstractRule):
-    """Tensor Gauss-Hermite rule over all p + k fields."""
+    """A Gauss-Hermite product rule over all p + k fields."""
 
     rule: Rule
     order: int = static(count("order", high=128))
     others: tuple[AbstractEngine, ...] = ()
-    # Whether what all orders may miss alike is added to the moments.
+    # Whether a bound on what all orders may miss is added to the moments.
     is_doubting: bool = eqx.field(static=True, default=False)
 
     floor: ClassVar[float] = ROUNDING
@@ -50,11 +51,11 @@ class Quadrature(AbstractRule):
         if exact is not None and exact <= 128 and exact**fields <= MAX_POINTS:
             return Suits(True)
         if problem.student.activation.kinks or not problem.target.is_smooth:
-            return Suits(False, "a function with kinks defeats a smooth rule")
+            return Suits(False, "a rule for smooth functions is inaccurate for a function with kinks")
         if fields > MAX_FIELDS:
             return Suits(False, f"{fields} fields, limit {MAX_FIELDS}")
         if tail_share(problem.target, REACH) > TAIL:
-            return Suits(False, "the target grows so fast that the rule does not reach where its average is made")
+            return Suits(False, "the target grows so fast that its average comes from beyond the reach of the rule")
         return Suits(True)
 
     @classmethod
@@ -67,7 +68,7 @@ class Quadrature(AbstractRule):
 
     @classmethod
     def of_order(cls, order: int, fields: int) -> "Quadrature":
-        """The rule of that order, judged by coarser ones."""
+        """Return the rule of an order with coarser ones for its error."""
         rules = [tensor_rule(n, fields) for n in (order, *coarser_orders(order))]
         size = len(rules[0].weights)
         return with_others([cls(rule.padded(size), order) for rule in rules])

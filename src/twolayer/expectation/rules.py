@@ -1,4 +1,4 @@
-"""Points and weights for Gaussian averages in few dimensions, and how many of them a function needs."""
+"""Points and weights for Gaussian averages in few dimensions, and the number of points that a function needs."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -12,90 +12,91 @@ from twolayer.core.precision import double
 from twolayer.expectation.base import SAFETY
 from twolayer.problem import AbstractTarget
 
-# Beyond this many deviations nothing of growth below exp(z^2 / 8) adds a digit.
+# Beyond this many deviations a function that grows less than exp(z^2 / 8) contributes nothing.
 RANGE = 10.0
-# Orders to try for a function of that many fields, from cheap to dear.
+# Orders to try, from cheap to expensive, by the number of fields.
 ORDERS = {1: (16, 24, 32, 48, 64, 96, 128), 2: (12, 16, 24, 32, 48, 64), 3: (12, 16, 20, 24, 32)}
-# Points of a fine grid along a line: a feature that is narrower than its spacing is not seen.
+# Points of a fine grid along a line; a feature that is narrower than its spacing is missed.
 LINE = 4001
-# Nodes for the cosine of two directions: at least so many that two coarser rules differ from it, and at most.
+# Fewest nodes for the cosine of two directions, for which two coarser rules still differ, and most nodes.
 LEAST_COSINES, MOST_COSINES = 4, 32
 
 
 class Rule(NamedTuple):
-    """Points and weights. As data, not structure: rules padded to one size compile to one program."""
+    """Points and weights of a rule, as data, so that rules padded to one size compile to one program."""
 
     points: Any
     weights: Any
 
     def padded(self, size: int) -> "Rule":
-        """The same with points of no weight added."""
+        """Return the rule padded to ``size`` points by points of zero weight."""
         more = size - len(self.weights)
         points = np.concatenate([self.points, np.zeros((more, *np.shape(self.points)[1:]))])
         return Rule(points, np.append(self.weights, np.zeros(more)))
 
     @property
     def size(self) -> int:
-        """The number of points that count."""
+        """The number of points with nonzero weight."""
         return int(np.count_nonzero(self.weights))
 
 
 class SymmetricRule(NamedTuple):
-    """A rule that is its own mirror image: one point of each pair x, -x with its weight, and the weight of zero."""
+    """A symmetric rule: one point of each pair x, -x with its weight, and the weight of the point zero."""
 
     half: Rule
     centre: Any
 
     def padded(self, size: int) -> "SymmetricRule":
-        """The same with points of no weight added."""
+        """Return the rule padded to ``size`` pairs by points of zero weight."""
         return SymmetricRule(self.half.padded(size), self.centre)
 
 
 def coarser_orders(order: int) -> tuple[int, int]:
-    """Orders to compare with, one of them odd: rules of even order all miss what happens at the centre."""
+    """Return two coarser orders for comparison, one of them odd, since rules of even order have no point at zero."""
     return int(0.7 * order) | 1, order // 2
 
 
 @lru_cache(maxsize=64)
 def gauss_hermite(order: int) -> Rule:
-    """The rule for one standard normal."""
+    """Return the Gauss-Hermite rule for one standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
     return Rule(nodes, weights / weights.sum())
 
 
 @lru_cache(maxsize=32)
 def tensor_rule(order: int, fields: int, dropped: float = 1e-24) -> Rule:
-    """The product rule for independent standard normals, points (points, fields).
+    """Return the product rule for independent standard normals, with points of shape (points, fields).
 
-    Points of less weight than ``dropped`` are left out: they add nothing to a function of moderate growth.
+    Points of less weight than ``dropped`` are omitted; they contribute nothing for a function of moderate growth.
     """
     nodes, weights = gauss_hermite(order)
     grid = np.stack(np.meshgrid(*[nodes] * fields, indexing="ij"), axis=-1).reshape(-1, fields)
     products = np.prod(np.stack(np.meshgrid(*[weights] * fields, indexing="ij")), axis=0).ravel()
-    kept = products > dropped
-    return Rule(grid[kept], products[kept])
+    is_kept = products > dropped
+    return Rule(grid[is_kept], products[is_kept])
 
 
 def symmetric_rule(order: int, fields: int, dropped: float) -> SymmetricRule:
-    """The product rule, as pairs of a point and its mirror image."""
+    """Return the product rule as pairs of points x and -x."""
     grid, weights = tensor_rule(order, fields, dropped)
-    # The points are in lexicographic order: the mirror image of the first is the last, and the centre in the middle.
+    # The points are in lexicographic order, so that x and -x are at opposite positions, and zero is in the middle.
     pairs, has_centre = divmod(len(grid), 2)
     return SymmetricRule(Rule(grid[-pairs:], weights[-pairs:]), np.asarray(weights[pairs] if has_centre else 0.0))
 
 
 @lru_cache(maxsize=32)
 def legendre_rule(order: int) -> Rule:
-    """Gauss-Legendre on [-1, 1]."""
+    """Return the Gauss-Legendre rule on [-1, 1]."""
     return Rule(*np.polynomial.legendre.leggauss(order))
 
 
 def line_rule(
     breaks: Float[Array, " breaks"], rule: Rule, reach: Any = RANGE
 ) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
-    """Nodes and weights for one standard normal and a function that is smooth between the breaks.
+    """Return nodes and weights for one standard normal and a function that is smooth between the breaks.
 
-    The Gauss-Legendre rule on the panels between them; a break beyond the ``reach`` makes a panel of no length.
+    They are those of Gauss-Legendre rules on the panels between breaks; a break beyond the ``reach`` gives a panel of
+    length zero.
     """
     edge = jnp.reshape(jnp.asarray(reach, breaks.dtype), 1)
     ends = jnp.concatenate([-edge, jnp.sort(jnp.clip(breaks, -edge[0], edge[0])), edge])
@@ -109,10 +110,11 @@ def line_rule(
 def panel_rule(
     root: Float[np.ndarray, "k k"], kinks: tuple[tuple[float, ...], ...], rule: Rule, dropped: float = 1e-24
 ) -> Rule:
-    """A product rule for independent standard normals g whose fields ``root @ g`` meet kinks, points (points, k).
+    """Return a product rule for independent standard normals g and a function with kinks in the fields ``root @ g``.
 
-    Field after field, the Gauss-Legendre rule on the panels between the kinks: where they stand in one normal depends
-    on those before it, since ``root`` is triangular. A function with kinks there is integrated as if it had none.
+    Field after field, it uses Gauss-Legendre rules on the panels between the kinks, whose places in one normal depend
+    on the normals before it, since ``root`` is triangular. A function with these kinks is integrated as accurately as
+    a smooth one. The points have shape (points, k).
     """
     x, w = np.asarray(rule.points), np.asarray(rule.weights)
     points, weights = np.zeros((1, 0)), np.ones(1)
@@ -126,13 +128,13 @@ def panel_rule(
         before = np.repeat(points[:, None, :], nodes.shape[1], axis=1)
         points = np.concatenate([before, nodes[:, :, None]], axis=2).reshape(-1, field + 1)
         weights = (weights[:, None] * shares).ravel()
-        kept = weights > dropped
-        points, weights = points[kept], weights[kept]
+        is_kept = weights > dropped
+        points, weights = points[is_kept], weights[is_kept]
     return Rule(points, weights)
 
 
 def _cosine_recurrence(dimension: int, order: int) -> np.ndarray:
-    r"""Of the monic polynomials orthogonal under :math:`(1 - \rho^2)^{(D-3)/2}`: squared norms, one over the other."""
+    r"""Return ratios of squared norms of the monic polynomials orthogonal under :math:`(1 - \rho^2)^{(D-3)/2}`."""
     j = np.arange(1.0, order + 1)
     below = (2.0 * j + dimension - 2.0) * (2.0 * j + dimension - 4.0)
     return np.concatenate([[1.0 / dimension], (j * (j + dimension - 3.0))[1:] / below[1:]])
@@ -140,7 +142,7 @@ def _cosine_recurrence(dimension: int, order: int) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def cosine_rule(order: int, dimension: int) -> Rule:
-    r"""Gauss's rule for the cosine :math:`\rho = g \cdot g'` of two independent directions in D dimensions.
+    r"""Return the Gauss rule for the cosine :math:`\rho = g \cdot g'` of two independent directions in D dimensions.
 
     Its density is proportional to :math:`(1 - \rho^2)^{(D-3)/2}` (Gauss-Jacobi with both exponents (D-3)/2). In one
     dimension the cosine is a sign, and two nodes are exact.
@@ -153,13 +155,13 @@ def cosine_rule(order: int, dimension: int) -> Rule:
 
 
 def cosine_order(dimension: int, rtol: float) -> int:
-    """The order whose rule has this relative error on a function that is analytic within distance one of [-1, 1]."""
+    """Return the order with this relative error for a function that is analytic within distance one of [-1, 1]."""
     norms = np.cumprod(_cosine_recurrence(dimension, MOST_COSINES))
     return max(LEAST_COSINES, int(np.argmax(np.append(norms[:-1], 0.0) < rtol)) + 1)
 
 
 def _missed_on_lines(target: AbstractTarget, orders: tuple[int, ...]) -> dict[int, float]:
-    """For each order, the relative error of the average of the target's square along the axes and the diagonal."""
+    """Return, by order, the relative error of the average of the target's square along the axes and the diagonal."""
     k = target.k
     directions = np.array([*np.eye(k), *([np.ones(k) / np.sqrt(k)] if k > 1 else [])])
     directions = directions @ np.linalg.cholesky(np.asarray(target.target_overlaps)).T
@@ -176,11 +178,11 @@ def _missed_on_lines(target: AbstractTarget, orders: tuple[int, ...]) -> dict[in
 
 
 def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[int, float]:
-    """The order of a product rule that averages products of the target and of thresholds, and the error it leaves.
+    """Return the order of a product rule for products of the target and of thresholds, and its remaining error.
 
     Orders are raised until a rule and one of 0.7 times its order agree on averages of the target, its square, and its
-    product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled: one evaluation serves all.
-    Two rules may miss a narrow feature alike: averages along lines must also be those over a fine grid.
+    product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled. Since two rules may miss
+    the same narrow feature, averages along lines must also agree with those over a fine grid.
     """
     from scipy.special import erf
 

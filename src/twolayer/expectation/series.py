@@ -1,4 +1,4 @@
-r"""Pairs of smooth units by their Hermite series (Mehler's formula), with a bound on what is cut off.
+r"""Averages of pairs of smooth units by Hermite series (Mehler's formula), with a bound on the truncation error.
 
 With :math:`h_u(r) = E[\sigma_u(\sqrt{q_u}\,\xi)\,\mathrm{He}_r(\xi)] / \sqrt{r!}` and :math:`\rho` the correlation,
 
@@ -6,7 +6,7 @@ With :math:`h_u(r) = E[\sigma_u(\sqrt{q_u}\,\xi)\,\mathrm{He}_r(\xi)] / \sqrt{r!
           |\text{rest}| \le |\rho|^R \big(\|\sigma_u\|^2 - \textstyle\sum h_u^2\big)^{1/2}
           \big(\|\sigma_w\|^2 - \sum h_w^2\big)^{1/2}
 
-by the inequality of Cauchy and Schwarz: what a series of orthogonal functions lacks is known from its norm.
+by the Cauchy-Schwarz inequality, since the norm of the truncated part of an orthogonal series is known.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ NODES = 128
 
 
 def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "nodes terms"]:
-    r""":math:`\mathrm{He}_r(x) / \sqrt{r!}` for r below the number of terms."""
+    r"""Return :math:`\mathrm{He}_r(x) / \sqrt{r!}` for r below the number of terms."""
     columns = [np.ones_like(x), x]
     for r in range(1, TERMS - 1):
         columns.append((x * columns[-1] - np.sqrt(r) * columns[-2]) / np.sqrt(r + 1))
@@ -39,16 +39,16 @@ def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "node
 
 
 class Series(AbstractEngine):
-    """Hermite series, whose coefficients are integrals in one dimension.
+    """Hermite series, whose coefficients are one-dimensional integrals.
 
-    Serves the risk and the moments with one slope of smooth units, at a cost that hardly grows with their number.
+    They compute the risk and the moments with one slope of smooth units, at a cost that hardly grows with their number.
     """
 
     rule: Rule
     functions: Any
-    # One adds the bound on what is cut off, zero does not.
+    # 1.0 adds the bound on the truncation error, 0.0 does not.
     bound: Any = 0.0
-    # Whether what the nodes may miss is added to the bound; in the variant with the bound alone.
+    # Whether what the nodes may miss is added to the bound, in the variant with the bound only.
     is_doubting: bool = eqx.field(static=True, default=False)
 
     @property
@@ -114,22 +114,22 @@ class Series(AbstractEngine):
         return {name: values[name] + bounds[name] + missed[name] for name in wanted}
 
     def _coefficients(self, activation: AbstractActivation, scale: Float[Array, " units"]) -> list[list[Array]]:
-        """Of the activation, its slope, and the field times its slope: the series, and the squared norm it leaves."""
+        """Return series and truncated squared norms of the activation, its slope, and the field times its slope."""
         x, w, functions = (jnp.asarray(table) for table in (*self.rule, self.functions))
         fields = scale[:, None] * x[None, :]
         slope = activation.derivative(fields)
-        found = []
+        coefficients = []
         for values in (activation(fields), slope, fields * slope):
             series = (values * w[None, :]) @ functions
             norm = values**2 @ w
-            # Rounding of the norm is as much as can be lost in the difference.
-            left = jnp.maximum(norm - jnp.sum(series**2, axis=1), 0.0) + 1e-15 * norm
-            found.append([series, left])
-        return found
+            # The difference is only known up to the rounding of the norm.
+            truncated = jnp.maximum(norm - jnp.sum(series**2, axis=1), 0.0) + 1e-15 * norm
+            coefficients.append([series, truncated])
+        return coefficients
 
     def _sum(self, first: list[Array], second: list[Array], rho: Array) -> tuple[Array, Array]:
-        """Mehler's sum for all pairs, and the bound on its rest."""
-        # By repeated products: with finite derivatives at zero correlation.
+        """Return Mehler's sum for all pairs, and the bound on its truncation error."""
+        # Powers are repeated products, whose derivatives are finite at zero correlation.
         ladder = jnp.cumprod(jnp.broadcast_to(rho[:, :, None], (*rho.shape, TERMS - 1)), axis=2)
         powers = jnp.concatenate([jnp.ones((*rho.shape, 1)), ladder], axis=2)
         total = jnp.einsum("ur,wr,uwr->uw", first[0], second[0], powers)

@@ -1,4 +1,4 @@
-r"""The lower moments of any student: integrate along one student field first, where its kinks stand at known places.
+r"""The moments with at most one slope of any student, integrated first along one student field between its kinks.
 
 For a function h of further fields (another unit, or the target), with :math:`C_{ju}` the covariances,
 
@@ -6,7 +6,7 @@ For a function h of further fields (another unit, or the target), with :math:`C_
           + \Big(C_{u\cdot} - \frac{C_{ju}}{C_{jj}} C_{j\cdot}\Big) \cdot E[\sigma'_j \nabla h]
 
 by Stein's lemma for the part of the field u that is independent of the field j. Two fields suffice for a pair of units,
-k + 1 for a target of k fields. Nothing is divided by a conditional variance, so singular overlaps are no exception.
+k + 1 for a target of k fields. Nothing is divided by a conditional variance, so singular overlaps need no special care.
 """
 
 import dataclasses
@@ -39,17 +39,17 @@ from twolayer.specification.fields import count, static
 
 # Nodes on each panel between kinks.
 PANEL = 48
-# How far, in widths, a kink smeared by near-determined fields is felt: erf(8 / sqrt 2) is one.
+# Distance, in widths, beyond which a kink smoothed by nearly determined fields has no effect: erf(8 / sqrt 2) is one.
 SMEAR = 8.0
 
 
 def ratio(x: Array, y: Array) -> Array:
-    """The ratio, and zero where the denominator is: a field of no variance has no covariances either."""
+    """Return x / y, and zero where y is zero, since a field without variance has no covariances."""
     return jnp.where(y > 0.0, x / jnp.where(y > 0.0, y, 1.0), 0.0)
 
 
 def place(position: Array, scale: Array) -> Array:
-    """Where a kink stands in units of the deviation; beyond the range on its side when there is no deviation."""
+    """Return the place of a kink in units of the deviation; outside of the range if the deviation is zero."""
     is_free = scale > 1e-300
     return jnp.where(is_free, position / jnp.where(is_free, scale, 1.0), 100.0 * RANGE * jnp.sign(position))
 
@@ -62,22 +62,22 @@ def one_slope_integrals(
     slopes: Float[Array, "p units"],
     size: Callable[[Array], Array] = lambda x: x,
 ) -> Float[Array, "p n units"]:
-    r""":math:`I_3` from :math:`E[\sigma'_j \lambda_j \sigma_w]` and :math:`E[\sigma'_j \sigma'_w]`.
+    r"""Return :math:`I_3` from :math:`E[\sigma'_j \lambda_j \sigma_w]` and :math:`E[\sigma'_j \sigma'_w]`.
 
-    With ``size=abs`` and bounds in their places, a bound on it.
+    With ``size=abs`` and bounds on these averages, the result is a bound on :math:`I_3`.
     """
     rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])  # C_ju / C_jj
-    rest = omega[None, :, units] - rate[:, :, None] * omega[:p, None, units]
-    return size(rate)[:, :, None] * along[:, None, :] + size(rest) * slopes[:, None, :]
+    conditional = omega[None, :, units] - rate[:, :, None] * omega[:p, None, units]
+    return size(rate)[:, :, None] * along[:, None, :] + size(conditional) * slopes[:, None, :]
 
 
 def pair(
     first: AbstractActivation, second: AbstractActivation, C: Float[Array, "2 2"], panel: Rule
 ) -> Float[Array, "3"]:
-    r""":math:`E[\sigma\rho],\ E[\sigma' x \rho],\ E[\sigma'\rho']` for :math:`\sigma(x), \rho(y)`.
+    r"""Return :math:`E[\sigma\rho],\ E[\sigma' x \rho],\ E[\sigma'\rho']` for :math:`\sigma(x), \rho(y)`.
 
-    The outer rule runs along x, broken at the kinks of the first function and, where y is nearly determined by x,
-    around the places at which y passes a kink of the second; the inner rule runs along the rest of y.
+    The outer rule runs along x and breaks at the kinks of the first function and, where y is nearly determined by x,
+    around the places at which y passes a kink of the second; the inner rule runs along the part of y independent of x.
     """
     scale = safe_root(C[0, 0])
     pull = ratio(C[0, 1], scale)
@@ -104,13 +104,13 @@ def pair(
 class Slices(AbstractRule):
     """Rules on the ``panel`` between kinks along one field, and a product ``rule`` for the target fields.
 
-    Serves the risk and the moments with one slope; two slopes touch too many fields at once.
+    They compute the risk and the moments with one slope; two slopes involve too many fields at once.
     """
 
     panel: Rule
     rule: Rule | None
     order: int = static(count("order", low=0, high=128))
-    # Whether features or growth may be missed, and whether what may be is added to the moments.
+    # Whether features or growth may be missed, and whether a bound on what is missed is added to the moments.
     is_doubted: bool = eqx.field(static=True, default=True)
     is_doubting: bool = eqx.field(static=True, default=False)
     others: tuple[AbstractEngine, ...] = ()
@@ -149,9 +149,9 @@ class Slices(AbstractRule):
             values = from_units(c, self._units(problem, overlaps, activations), 0.0)
         else:
             c = student_weights(problem, overlaps.a)
-            own = self._units(problem, overlaps, activations)
+            of_student = self._units(problem, overlaps, activations)
             target = self._kinked_target if self.rule is None else self._target
-            values = from_target(c, own, target(problem, overlaps), 0.0)
+            values = from_target(c, of_student, target(problem, overlaps), 0.0)
         values = {name: values[name] for name in wanted}
         if not self.is_doubting:
             return values
@@ -159,7 +159,7 @@ class Slices(AbstractRule):
         return {name: values[name] + missed[name] for name in wanted}
 
     def _marginals(self, problem: Problem, overlaps: Overlaps) -> Marginals:
-        """The nodes along each field alone."""
+        """Return the nodes along single fields."""
         lengths = safe_root(jnp.diagonal(overlaps.omega))
 
         def along(activation: AbstractActivation, scale: Array) -> tuple[Array, Array]:
@@ -168,18 +168,20 @@ class Slices(AbstractRule):
             return scale * x, w
 
         student, *target = _activations(problem)
-        own = jax.vmap(lambda scale: along(student, scale), out_axes=1)(lengths[: problem.p])
+        of_student = jax.vmap(lambda scale: along(student, scale), out_axes=1)(lengths[: problem.p])
         if target:
-            return Marginals(*own, *jax.vmap(lambda scale: along(target[0], scale), out_axes=1)(lengths[problem.p :]))
+            return Marginals(
+                *of_student, *jax.vmap(lambda scale: along(target[0], scale), out_axes=1)(lengths[problem.p :])
+            )
         if self.rule is None:
             x, w = line_rule(place(jnp.asarray(kinks_along(problem)), lengths[-1]), self.panel)
-            return Marginals(*own, lengths[-1] * x[:, None], w[:, None])
+            return Marginals(*of_student, lengths[-1] * x[:, None], w[:, None])
         grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
         fields = grid @ jnp.linalg.cholesky(overlaps.P).T
-        return Marginals(*own, fields, jnp.broadcast_to(weights[:, None], fields.shape))
+        return Marginals(*of_student, fields, jnp.broadcast_to(weights[:, None], fields.shape))
 
     def _units(self, problem: Problem, overlaps: Overlaps, kinds: list[AbstractActivation]) -> UnitIntegrals:
-        """Integrals over pairs of units: those of the student, and those of the target when it has any."""
+        """Return the integrals over pairs of units of the student, and of the target if it has units."""
         p, omega = problem.p, overlaps.omega
         groups = [np.arange(p), np.arange(p, p + problem.k)][: len(kinds)]
         blocks = [[self._pairs(kinds, groups, omega, i, j) for j in range(len(kinds))] for i in range(len(kinds))]
@@ -192,7 +194,7 @@ class Slices(AbstractRule):
     def _pairs(
         self, kinds: list[AbstractActivation], groups: list[np.ndarray], omega: Array, i: int, j: int
     ) -> Float[Array, "rows columns 3"]:
-        """All pairs between two groups of units of one kind each."""
+        """Return the integrals over all pairs between two groups of units with one activation each."""
 
         def at(u: Array, w: Array) -> Array:
             index = jnp.stack([u, w])
@@ -206,50 +208,50 @@ class Slices(AbstractRule):
         grid, weights = jnp.asarray(self.rule.points), jnp.asarray(self.rule.weights)
         root = jnp.linalg.cholesky(overlaps.P)
 
-        def one(point: Float[Array, " k"]) -> Array:
+        def target_at(point: Float[Array, " k"]) -> Array:
             return problem.target(point[None, :])[0]
 
-        value_and_slope = jax.vmap(jax.vmap(jax.value_and_grad(one)))
+        value_and_slope = jax.vmap(jax.vmap(jax.value_and_grad(target_at)))
 
         def along(m: Float[Array, " k"], q: Array) -> tuple[Array, Array, Array]:
-            """E[f sigma], E[sigma' x f] and E[sigma' grad f] for one student field of variance q."""
+            """Return E[f sigma], E[sigma' x f] and E[sigma' grad f] for one student field of variance q."""
             scale = safe_root(q)
             breaks = [place(jnp.asarray(kink), scale) for kink in activation.kinks]
             outer, outer_weights = line_rule(jnp.stack(breaks) if breaks else jnp.zeros(1), self.panel)
             v = ratio(jax.scipy.linalg.solve_triangular(root, m, lower=True), scale)
-            # The square root of I - v v^T, which is singular when the field lies within the target's.
+            # The square root of I - v v^T, which is singular if the student's field is a function of the target's.
             left = safe_root(1.0 - v @ v)
-            rest = root - (root @ v)[:, None] * v[None, :] / (1.0 + left)
-            points = ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ rest.T)[None, :, :]
+            conditional = root - (root @ v)[:, None] * v[None, :] / (1.0 + left)
+            points = ratio(m, scale)[None, None, :] * outer[:, None, None] + (grid @ conditional.T)[None, :, :]
             f, slope = value_and_slope(points)
             f, slope = f @ weights, jnp.einsum("xgk,g->xk", slope, weights)
             x = scale * outer
             sigma, sigma_slope = outer_weights * activation(x), outer_weights * activation.derivative(x)
             return sigma @ f, (sigma_slope * x) @ f, sigma_slope @ slope
 
-        fs, own, slopes = jax.vmap(along)(overlaps.M, jnp.diagonal(overlaps.Q))
+        fs, along_field, slopes = jax.vmap(along)(overlaps.M, jnp.diagonal(overlaps.Q))
         rate = ratio(omega[:p], jnp.diagonal(omega)[:p, None])
-        rest = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
-        fv = rate * own[:, None] + jnp.einsum("jur,jr->ju", rest, slopes)
+        conditional = omega[None, :, p:] - rate[:, :, None] * omega[:p, None, p:]
+        fv = rate * along_field[:, None] + jnp.einsum("jur,jr->ju", conditional, slopes)
         return TargetIntegrals(weights @ problem.target(grid @ root.T) ** 2, fs, fv)
 
     def _kinked_target(self, problem: Problem, overlaps: Overlaps) -> TargetIntegrals:
-        r"""Of a target of one field with kinks and jumps at known places, along that field given the student's.
+        r"""Return the integrals of a target of one field with known kinks, along its field given the student's.
 
-        A jump has no slope that could be averaged, so that Stein's lemma does not help; the fields are written in the
-        two normals of the rule instead, :math:`\ell_u = c_u x + d_u y` and a rest that is independent of both.
+        A jump has no slope that could be averaged, so that Stein's lemma does not help. Instead the fields are written
+        in the two normals of the rule, :math:`\ell_u = c_u x + d_u y`, and a part that is independent of both.
         """
         p, omega, activation = problem.p, overlaps.omega, problem.student.activation
         kinks, length = jnp.asarray(kinks_along(problem)), jnp.sqrt(overlaps.P[0, 0])
 
         def along(row: Float[Array, " n"], q: Array) -> tuple[Array, Array]:
-            """E[f sigma] and E[sigma' l_u f] for a student field of these covariances and this variance."""
+            """Return E[f sigma] and E[sigma' l_u f] for a student field of given covariances and variance."""
             scale = safe_root(q)
             pull = ratio(row[p], scale)
             width = safe_root(overlaps.P[0, 0] - pull**2)
             centre, spread = place(kinks * jnp.sign(pull), abs(pull)), place(SMEAR * width, abs(pull))
-            own = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
-            breaks = jnp.concatenate([own, centre, centre - spread, centre + spread])
+            own_kinks = place(jnp.asarray(activation.kinks), scale) if activation.kinks else jnp.zeros(1)
+            breaks = jnp.concatenate([own_kinks, centre, centre - spread, centre + spread])
             outer, outer_weights = line_rule(breaks, self.panel)
             inner, weights = jax.vmap(lambda x: line_rule(place(kinks - pull * x, width), self.panel))(outer)
             f = weights * problem.target((pull * outer[:, None] + width * inner)[:, :, None])
@@ -271,13 +273,13 @@ class Slices(AbstractRule):
 
 
 def _activations(problem: Problem) -> list[AbstractActivation]:
-    """Those of the student and of the target's units, if it has any."""
+    """Return the activations of the student and of the target's units, if it has units."""
     units = problem.target.units
     return [problem.student.activation] + ([] if units is None else [units.activation])
 
 
 def _is_plain(activation: AbstractActivation) -> bool:
-    """Whether a function looks the same at every scale, so that the length of its field does not matter."""
+    """Whether a function is scale invariant, so that the length of its field does not matter."""
     return activation.coefficients is not None or isinstance(activation, Relu)
 
 

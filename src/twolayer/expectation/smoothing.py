@@ -1,11 +1,11 @@
-r"""Activations averaged over a Gaussian part of their field: all that a target sees of a unit.
+r"""Activations averaged over the part of their field that is independent of the target.
 
 .. math:: \bar\sigma(u, s) = E_\xi[\sigma(u + s\,\xi)], \qquad \xi \sim N(0, 1)
 
-with the part u of the field that the target's fields determine, and the deviation s of the rest. As a function of u and
-:math:`s^2/2` it solves the heat equation, so that :math:`\partial_s \bar\sigma = s\,\partial_u^2 \bar\sigma`. In s
-itself, and not in its square, nothing is singular at s = 0; every form here is even in s. The shape of s may be any
-that stretches to that of u.
+with the part u of the field that the target's fields determine, and the deviation s of the independent part. As a
+function of u and :math:`s^2/2` it solves the heat equation, so that
+:math:`\partial_s \bar\sigma = s\,\partial_u^2 \bar\sigma`. As functions of s, and not of its square, the forms are not
+singular at s = 0; they are even in s. The shape of s must broadcast to that of u.
 """
 
 import abc
@@ -24,14 +24,14 @@ from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_fo
 from twolayer.expectation.rules import Rule, coarser_orders, gauss_hermite, legendre_rule, line_rule
 from twolayer.problem import AbstractActivation
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
 
-# Nodes for a smooth activation without a closed form, and on each panel between the kinks of another.
+# Nodes for a smooth activation without a closed form, and on each panel between the kinks of one that is not smooth.
 NODES, PANEL = 48, 24
-# A kink this many deviations away is not felt: exp(-FAR^2 / 2) is zero.
+# A kink this many deviations away has no effect: exp(-FAR^2 / 2) is zero.
 FAR = 40.0
 
 
@@ -43,32 +43,32 @@ class Slopes(NamedTuple):
 
 
 class AbstractSmoothing(eqx.Module):
-    """The average of an activation over a Gaussian part of its field."""
+    """Base class: the average of an activation over a Gaussian part of its field."""
 
-    # The least error that is claimed, relative to a number of order one.
+    # The smallest error that is reported, relative to a number of order one.
     floor: AbstractVar[float]
 
     @abc.abstractmethod
     def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
-        """The average at each mean u and deviation s."""
+        """Return the average at each mean u and deviation s."""
 
     @abc.abstractmethod
     def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
-        """Its derivatives there."""
+        """Return the derivatives of the average at each mean u and deviation s."""
 
     @property
     @abc.abstractmethod
     def nodes(self) -> int:
-        """The numbers held for each value: what a block of values must be divided by."""
+        """How many numbers are in memory for each value, which limits the size of a block of values."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How it appears in tables and datasets."""
+        """The name of the smoothing in tables and datasets."""
 
 
 class SignSmoothing(AbstractSmoothing):
-    r"""Noisy signs: exact for erf, where there is one term with :math:`\tau = 1`; tanh and sigmoid are mixtures.
+    r"""Smoothing of noisy signs: exact for erf, one term with :math:`\tau = 1`; tanh and sigmoid are mixtures.
 
     .. math::
         \bar\sigma = \alpha + \sum_i w_i\,\mathrm{erf}\frac{u}{\sqrt{2\kappa_i}}, \qquad
@@ -88,7 +88,7 @@ class SignSmoothing(AbstractSmoothing):
         return total
 
     def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
-        # By hand: differentiation would carry the error functions along, which cost more than all the rest.
+        # Written out, since automatic differentiation would also compute the error functions, which are expensive.
         along, spread = jnp.zeros_like(u), jnp.zeros_like(u)
         for weight, noise in zip(self.units.weights, self.units.noise, strict=True):
             kappa = noise + s * s
@@ -106,21 +106,8 @@ class SignSmoothing(AbstractSmoothing):
         return f"closed smoothing (mixture of {terms})" if terms > 1 else "closed smoothing"
 
 
-class ReluSmoothing(AbstractSmoothing):
-    r"""The rectifier, :math:`\bar\sigma = u\,\Phi(u/s) + s\,\varphi(u/s)`; at s = 0 the rectifier itself."""
-
-    floor: float = eqx.field(static=True, default=ROUNDING)
-
-    def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
-        along, spread = self.slopes(u, s)
-        return u * along + s * spread
-
-    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
-        is_free = s != 0.0
-        # This many deviations out the distribution function has long been a step; at tiny s the ratio would overflow.
-        x = jnp.where(is_free, jnp.clip(u / jnp.where(is_free, jnp.abs(s), 1.0), -FAR, FAR), jnp.sign(u) * FAR)
-        along = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
-        return Slopes(along, jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
+class AbstractClosedSmoothing(AbstractSmoothing):
+    """Base class: a smoothing by one closed formula."""
 
     @property
     def nodes(self) -> int:
@@ -131,8 +118,25 @@ class ReluSmoothing(AbstractSmoothing):
         return "closed smoothing"
 
 
-class PolynomialSmoothing(AbstractSmoothing):
-    r"""Polynomials, :math:`\bar\sigma = \sum_n h_n H_n`, from their coefficients in Hermite polynomials.
+class ReluSmoothing(AbstractClosedSmoothing):
+    r"""Smoothing of the rectifier, :math:`\bar\sigma = u\,\Phi(u/s) + s\,\varphi(u/s)`; the rectifier at s = 0."""
+
+    floor: float = eqx.field(static=True, default=ROUNDING)
+
+    def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
+        along, spread = self.slopes(u, s)
+        return u * along + s * spread
+
+    def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
+        is_free = s != 0.0
+        # The distribution function is constant beyond FAR deviations, and at tiny s the ratio would overflow.
+        x = jnp.where(is_free, jnp.clip(u / jnp.where(is_free, jnp.abs(s), 1.0), -FAR, FAR), jnp.sign(u) * FAR)
+        along = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
+        return Slopes(along, jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
+
+
+class PolynomialSmoothing(AbstractClosedSmoothing):
+    r"""Smoothing of polynomials, :math:`\bar\sigma = \sum_n h_n H_n`, by their Hermite coefficients.
 
     The average of :math:`\mathrm{He}_n` is the Hermite polynomial of variance :math:`1 - s^2`,
 
@@ -144,10 +148,10 @@ class PolynomialSmoothing(AbstractSmoothing):
     floor: float = eqx.field(static=True, default=ROUNDING)
 
     def _ladder(self, u: Array, s: Array) -> list[Array]:
-        left = 1.0 - s * s
+        variance = 1.0 - s * s
         ladder = [jnp.ones_like(u), u]
         for n in range(1, len(self.hermite) - 1):
-            ladder.append(u * ladder[n] - n * left * ladder[n - 1])
+            ladder.append(u * ladder[n] - n * variance * ladder[n - 1])
         return ladder
 
     def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
@@ -161,20 +165,12 @@ class PolynomialSmoothing(AbstractSmoothing):
             spread = spread + (h * n * (n - 1) * s * ladder[n - 2] if n > 1 else 0.0)
         return Slopes(along, spread)
 
-    @property
-    def nodes(self) -> int:
-        return 1
-
-    @property
-    def name(self) -> str:
-        return "closed smoothing"
-
 
 class QuadratureSmoothing(AbstractSmoothing):
-    r"""Any activation, by a rule for :math:`\xi`: Gauss-Hermite, or Gauss-Legendre on the panels between its kinks.
+    r"""Smoothing of any activation by a rule for :math:`\xi`: Gauss-Hermite, or Gauss-Legendre between its kinks.
 
-    The derivatives are averages of the activation's own slope, :math:`E[\sigma'(u + s\xi)]` and
-    :math:`E[\sigma'(u + s\xi)\,\xi]`, as SGD sees it.
+    The derivatives are averages of the slope of the activation, :math:`E[\sigma'(u + s\xi)]` and
+    :math:`E[\sigma'(u + s\xi)\,\xi]`, which SGD uses.
     """
 
     activation: AbstractActivation
@@ -182,7 +178,7 @@ class QuadratureSmoothing(AbstractSmoothing):
     floor: float = eqx.field(static=True, default=ROUNDING)
 
     def _fields(self, u: Array, s: Array) -> tuple[Array, Array, Array]:
-        """Nodes for the noise, their weights, and the fields there."""
+        """Return the nodes for the noise, their weights, and the fields at the nodes."""
         kinks = self.activation.kinks
         if not kinks:
             shape = (1,) * u.ndim + (-1,)
@@ -216,7 +212,7 @@ class QuadratureSmoothing(AbstractSmoothing):
 
 
 def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmoothing, ...]:
-    """The smoothed activation, and where it is no closed form two coarser versions, all of one shape."""
+    """Return the smoothed activation, and if it is not a closed form two coarser versions of the same shape."""
     if activation.coefficients is not None:
         hermite = np.polynomial.hermite_e.poly2herme(activation.coefficients)
         return (PolynomialSmoothing(tuple(float(h) for h in hermite)),)
@@ -228,7 +224,7 @@ def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmo
     if units.is_exact:
         return (SignSmoothing(units, ROUNDING),)
     terms = terms_for(rtol)
-    # Two mixtures may agree by accident, but none is further from its activation than this.
+    # Two mixtures may agree by accident; the known distance to the activation bounds the error.
     finest = mixture(activation, terms, terms)
     return tuple(SignSmoothing(mixture(activation, terms - fewer, terms), finest.sup_error) for fewer in range(3))
 

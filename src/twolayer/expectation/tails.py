@@ -1,4 +1,4 @@
-"""Whether the points of a rule reach where an average is made: fast growth moves it out to rare fields."""
+"""Bound what rules miss in the tails: for functions that grow fast, averages come from rare large fields."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from twolayer.problem import AbstractTarget, Overlaps, Problem
 
 
 def tail_share(target: AbstractTarget, reach: float) -> float:
-    r"""The part of :math:`E[f^2]`, along the axes and the diagonal, made by fields beyond ``reach`` deviations."""
+    r"""Return the largest fraction of :math:`E[f^2]` from fields beyond ``reach`` deviations, along several lines."""
     if target.k == 0:
         return 0.0
     z = np.linspace(-14.0, 14.0, 5601)
@@ -27,7 +27,7 @@ def tail_share(target: AbstractTarget, reach: float) -> float:
         total = np.sum(density)
         if not np.isfinite(total):
             return 1.0
-        # A target that vanishes along a line has no average there to miss.
+        # A target that is zero along a line has no average there.
         shares.append(float(np.sum(density[np.abs(z) > reach]) / total) if np.any(values != 0.0) else 0.0)
     return max(shares)
 
@@ -36,24 +36,24 @@ def _root(target: AbstractTarget) -> np.ndarray:
     return np.linalg.cholesky(np.asarray(target.target_overlaps)).T
 
 
-# Distances, in deviations, at which growth is measured; beyond the last one a normal density is no double number.
+# Distances, in deviations, at which growth is measured; beyond the last one the normal density underflows.
 DISTANCES = np.linspace(0.0, 38.0, 153)
-# A rule reaches at least so far and at most so far, and to where no more than this part of any average is left out.
+# The smallest and the largest reach of a rule, and the fraction of an average that it may leave out.
 LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
-# The logarithm of a number that has overflowed.
+# Stands for the logarithm of a number that has overflowed.
 OVERFLOW = 1e5
 
 
 def _log_largest(values: Float[Array, "distances ..."]) -> Float[Array, "distances ..."]:
-    """The logarithm of the largest modulus up to each distance."""
+    """Return the logarithm of the largest absolute value up to each distance."""
     return jax.lax.cummax(jnp.nan_to_num(jnp.log(jnp.abs(values) + 1e-300), nan=OVERFLOW, posinf=OVERFLOW), axis=0)
 
 
 def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-    r"""The logarithm of a bound on the modulus of what each moment averages, at each distance from the origin.
+    r"""Return the logarithm of a bound on the integrand of each moment, at each distance from the origin.
 
-    No field is larger at the distance t than its length times t, and each function is replaced by its largest modulus
-    up to there. Entries of the moments stand behind the axis of distances.
+    At the distance t no field exceeds its length times t, and each function is replaced by its largest absolute value
+    up to there. The axis of distances comes before the axes of the moments.
     """
     activation = problem.student.activation
     t = jnp.asarray(DISTANCES)
@@ -81,13 +81,13 @@ def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]
     if "covariance" in wanted:
         force = jnp.log(jnp.abs(overlaps.a) + 1e-300)[None, :] + slope + noisy[:, None]
         linear = jax.nn.logsumexp(length, axis=1)[:, None] + force
-        everything = jnp.concatenate([value + noisy[:, None], linear, 2.0 * force], axis=1)
-        envelopes["covariance"] = 2.0 * jax.nn.logsumexp(everything, axis=1)[:, None, None]
+        increments = jnp.concatenate([value + noisy[:, None], linear, 2.0 * force], axis=1)
+        envelopes["covariance"] = 2.0 * jax.nn.logsumexp(increments, axis=1)[:, None, None]
     return {name: envelopes[name] for name in wanted}
 
 
 def _log_shares(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-    """The logarithm of what the neighbourhood of each distance may add to each moment."""
+    """Return the logarithm of a bound on the contribution of each distance to each moment."""
     fields = problem.p + problem.k
     constant = (0.5 * fields - 1.0) * np.log(2.0) + float(gammaln(0.5 * fields)) - np.log(DISTANCES[1])
     radius = (fields - 1) * np.log(DISTANCES + 1e-300) - 0.5 * DISTANCES**2 - constant
@@ -96,7 +96,7 @@ def _log_shares(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -
 
 
 def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Float[Array, ""]:
-    """How far out a rule must reach for these moments at these overlaps, in deviations."""
+    """Return how far a rule must reach for the wanted moments at the overlaps, in deviations."""
     needed = jnp.asarray(LEAST)
     for shares in _log_shares(problem, overlaps, wanted).values():
         flat = shares.reshape(len(DISTANCES), -1)
@@ -107,7 +107,7 @@ def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Floa
 
 
 def beyond(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], edge: Any) -> dict[str, Array]:
-    """A bound on what fields more than ``edge`` deviations from the origin add to each moment."""
+    """Return a bound on the contribution of fields more than ``edge`` deviations from the origin to each moment."""
     shares = _log_shares(problem, overlaps, wanted)
     is_out = jnp.asarray(DISTANCES) > edge
     return {

@@ -1,8 +1,8 @@
-r"""Students of noisy signs on any smooth target: the student is integrated in closed form, the k target fields remain.
+r"""Students of noisy signs on any smooth target: the student is integrated in closed form, the target by a rule.
 
-The slope of a noisy sign is a Gaussian bell, :math:`\sigma' = 2 N(\lambda; 0, \tau^2)`. A product with bells tilts the
-Gaussian measure of the fields into another centred one, whose covariance is known; under it the student's units given
-the target fields are error functions. Every average is then one over the k target fields, whatever the width p.
+The slope of a noisy sign is a Gaussian bell, :math:`\sigma' = 2 N(\lambda; 0, \tau^2)`. A product with bells turns the
+Gaussian distribution of the fields into another centred one, whose covariance is known; under it the student's units
+given the target fields are error functions. Every average is then one over the k target fields, for any width p.
 """
 
 import equinox as eqx
@@ -40,28 +40,29 @@ from twolayer.problem import AbstractTarget, Overlaps, Problem
 from twolayer.specification.fields import count, static
 
 MAX_FIELDS = max(ORDERS)
-# The rule must reach where the average is made: this far out, and missing no more than this part of it.
+# The rule must reach the fields from which the average comes: fields beyond the first number of deviations may
+# contribute no more than the second number, as a fraction.
 REACH, TAIL = 7.0, 1e-4
-# A target on which the finest rule still changes by this much is not served.
+# A target is refused if its average still changes by this much at the finest rule.
 UNSETTLED = 1e-3
-# Points of less weight than this part of the accuracy add nothing to a target of moderate growth.
+# Points of less weight than this fraction of the accuracy contribute nothing for a target of moderate growth.
 DROPPED = 1e-9
 # Nodes between the kinks of a target of one field.
 PANEL = 32
-# An error function is flat beyond this argument.
+# An error function is constant beyond this argument.
 FLAT = 6.0
-# Bells need no integral along a line.
+# An empty rule, since bells need no integral along a line.
 NO_LINE = Rule(np.zeros(0), np.zeros(0))
 
 
 class Tilted(AbstractRule):
-    """Closed forms for the student, a Gauss-Hermite product rule for the k target fields."""
+    """Closed forms for the student, and a Gauss-Hermite product rule for the k target fields."""
 
     student: Thresholds
     rule: SymmetricRule
     floor: float = eqx.field(static=True)
     order: int = static(count("order", low=2, high=128))
-    # Whether the rule is one for panels between the kinks of a target of one field.
+    # Whether the rule is for panels between the kinks of a target of one field.
     is_between_kinks: bool = eqx.field(static=True, default=False)
     others: tuple[AbstractEngine, ...] = ()
 
@@ -94,7 +95,7 @@ class Tilted(AbstractRule):
             order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
             rules = [symmetric_rule(n, problem.k, DROPPED * rtol) for n in (order, *coarser_orders(order))]
         size = len(rules[0].half.weights)
-        # Two mixtures may agree by accident, but none is further from its activation than this.
+        # Two mixtures may agree by accident; the known distance to the activation bounds the error.
         floor = max(ROUNDING, mixture(activation, terms, terms).sup_error)
         return with_others(
             [
@@ -107,8 +108,10 @@ class Tilted(AbstractRule):
         units = unit_list([self.student] * problem.p)
         c = student_weights(problem, overlaps.a)
         with_four = "phi_hd" in wanted
-        own = integrals(overlaps.omega, units, units, c, NO_LINE if with_four else None)
-        values = from_target(c, own, self._target_integrals(problem, overlaps, units, c, with_four), problem.noise)
+        student_integrals = integrals(overlaps.omega, units, units, c, NO_LINE if with_four else None)
+        values = from_target(
+            c, student_integrals, self._target_integrals(problem, overlaps, units, c, with_four), problem.noise
+        )
         return {name: values[name] for name in wanted}
 
     def _target_integrals(
@@ -118,7 +121,7 @@ class Tilted(AbstractRule):
         noise, offsets = units.noise, jnp.asarray(units.offsets)
 
         def averages(L: Float[Array, "k k"], slopes: Float[Array, "rows k"]) -> tuple[Array, Array, Array, Array]:
-            """E[f] and E[f^2] for target fields of covariance L L^T; points, and the weighted part of f that is odd."""
+            """Return E[f], E[f^2], points and the weighted odd part of f, for target fields of covariance L L^T."""
             if self.is_between_kinks:
                 points, weights = self._between_kinks(problem, L, slopes)
                 values = problem.target(points @ L.T)
@@ -132,10 +135,10 @@ class Tilted(AbstractRule):
             return mean, square, grid, weights * (plus - minus)
 
         def steepness(S: Float[Array, "n n"], L: Float[Array, "k k"]) -> Float[Array, "rows k"]:
-            """The student's rows given the target fields are error functions of these combinations of normals."""
+            """Return the combinations of normals of which the student's rows, given the target, are error functions."""
             R = solve_triangular(L, S[p:, :p], lower=True).T  # (p, k): covariances with independent normals
-            rest = jnp.maximum(jnp.diagonal(S)[:p] - jnp.sum(R**2, axis=1), 0.0)
-            return R[units.fields] / jnp.sqrt(2.0 * (rest[units.fields] + noise))[:, None]
+            conditional = jnp.maximum(jnp.diagonal(S)[:p] - jnp.sum(R**2, axis=1), 0.0)
+            return R[units.fields] / jnp.sqrt(2.0 * (conditional[units.fields] + noise))[:, None]
 
         def one_slope(row: Array) -> Array:
             j = jnp.asarray(units.fields)[row]
@@ -173,7 +176,7 @@ class Tilted(AbstractRule):
     def _between_kinks(
         self, problem: Problem, L: Float[Array, "1 1"], slopes: Float[Array, "rows 1"]
     ) -> tuple[Float[Array, "points 1"], Float[Array, " points"]]:
-        """The rule for one target field, which breaks at its kinks and where steep error functions of it end."""
+        """Return the rule for one target field, which breaks at its kinks and at the ends of steep error functions."""
         steep = FLAT / jnp.maximum(jnp.stack([jnp.max(abs(slopes)), jnp.min(abs(slopes))]), FLAT / RANGE)
         breaks = [jnp.asarray(kinks_along(problem)) / L[0, 0], steep, -steep, jnp.zeros(1)]
         points, weights = line_rule(jnp.concatenate(breaks), self.rule.half)
@@ -189,26 +192,26 @@ class Tilted(AbstractRule):
 
 
 def kinks_along(problem: Problem) -> tuple[float, ...]:
-    """The known kinks of a target of one field that is not smooth."""
+    """Return the known kinks of a target of one field that is not smooth."""
     return (problem.target.kinks or ((),))[0]
 
 
 def suits_kinked_target(problem: Problem) -> bool:
-    """Whether a rule between the kinks of a target of one field serves."""
+    """Whether the target has one field with known kinks, so that a rule between them can be used."""
     target = problem.target
     return target.k == 1 and not target.is_smooth and target.kinks is not None and tail_share(target, REACH) <= TAIL
 
 
 def suits_smooth_target(problem: Problem) -> Suits:
-    """Whether a product rule over the k target fields serves."""
+    """Return whether a product rule over the k target fields is accurate."""
     target: AbstractTarget = problem.target
     if not target.is_smooth:
-        return Suits(False, "a target with kinks defeats a smooth rule")
+        return Suits(False, "a rule for smooth functions is inaccurate for a target with kinks")
     if target.k > MAX_FIELDS:
         return Suits(False, f"{target.k} target fields, limit {MAX_FIELDS}")
     if tail_share(target, REACH) > TAIL:
-        return Suits(False, "the target grows so fast that the rule does not reach where its average is made")
-    left = order_for(target, UNSETTLED, 1.0)[1]
-    if left > UNSETTLED:
-        return Suits(False, f"the target oscillates: the finest rule is settled to {left:.0e} only")
+        return Suits(False, "the target grows so fast that its average comes from beyond the reach of the rule")
+    error = order_for(target, UNSETTLED, 1.0)[1]
+    if error > UNSETTLED:
+        return Suits(False, f"the target oscillates: the finest rule is only accurate to {error:.0e}")
     return Suits(True)

@@ -1,6 +1,6 @@
 """What can be learned, how fast, and in which order: exponents and staircases of targets, with certificates.
 
-The room itself can be called: ``twolayer.learnability("he2(z1) + z1*z2")`` analyses a target.
+The module can be called: ``twolayer.learnability("he2(z1) + z1*z2")`` analyses a target.
 """
 
 import sys
@@ -16,10 +16,10 @@ from twolayer.learnability.library import named_targets as named_targets
 
 
 class _Room(types.ModuleType):
-    """The contract names the analysis as its room, so that the module answers when it is called."""
+    """A module that can be called, since the analysis and the package that computes it have the same public name."""
 
     def __call__(self, target: Any, P: Any = None) -> Learnability:
-        """The analysis of a target: see `analyse`."""
+        """Analyse a target; see `analyse`."""
         return analyse(target, P)
 
 

@@ -1,4 +1,4 @@
-"""The analysis of one target: its tensors, exponents and stages, with certificates, as an object that prints."""
+"""Analyse one target: its Hermite tensors, exponents and stages, with certificates."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from twolayer.core.deprecation import renamed_function
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.learnability.certificate import Verdict
 from twolayer.learnability.formula import formula_of
 from twolayer.learnability.generative import generative_staircase
+from twolayer.learnability.linear_forms import form_text
 from twolayer.learnability.scaling import Scaling, scalings
 from twolayer.learnability.seen import Seen, seen_by
 from twolayer.learnability.sources import table_of, values_of
 from twolayer.learnability.stages import Stage, Staircase, climb, prover
 from twolayer.learnability.symmetry import find_symmetries
 from twolayer.learnability.tensors import HermiteTable
-from twolayer.learnability.words import in_words
 from twolayer.problem import AbstractTarget, Committee, Labels, MultiIndex, SingleIndex, Student
 from twolayer.problem.expression import Expression
 from twolayer.problem.targets import check_covariance
@@ -27,11 +28,11 @@ MAX_FIELDS = 8
 
 @dataclass(frozen=True)
 class Learnability:
-    """What first-order methods find of a target, in which order, and how dear that is.
+    """Which directions of a target first-order methods learn, in which order, and at which cost.
 
-    ``staircase`` and ``generative`` hold the stages with directions in whitened coordinates; ``coefficients`` turns
-    them into coefficients of the target's own directions. Where a number could not be decided, the exponents are None
-    and ``possible_exponents`` lists what they may be.
+    ``staircase`` and ``generative`` hold the stages with directions in whitened coordinates; ``coefficients`` converts
+    them to coefficients of the target's directions. Exponents that could not be decided are None, and
+    ``possible_exponents`` lists the values that they may have.
     """
 
     target: AbstractTarget
@@ -50,62 +51,64 @@ class Learnability:
 
     @property
     def information_exponent(self) -> int | None:
-        """The order of the first Hermite tensor that is not zero."""
+        """The order of the first Hermite tensor that is not zero; None if undecided."""
         return self.staircase.exponent
 
     @property
     def leap(self) -> int | None:
-        """The largest order that a stage needs."""
+        """The largest leap of a stage; None if undecided."""
         return self.staircase.leap
 
     @property
     def generative_exponent(self) -> int | None:
-        """The smallest information exponent over all functions of the label."""
+        """The smallest information exponent over all functions of the label; None if undecided."""
         return None if self.generative is None else self.generative.exponent
 
     @property
     def generative_leap(self) -> int | None:
-        """The largest order that a stage needs when any function of the label may be used."""
+        """The largest leap of a stage when any function of the label may be used; None if undecided."""
         return None if self.generative is None else self.generative.leap
 
     def coefficients(self, stage: Stage) -> np.ndarray:
-        """The directions of a stage as unit coefficients of the target's directions, rows."""
+        """Return the directions of a stage as rows of unit length in the target's directions."""
         rows = np.linalg.solve(self.root.T, stage.directions.T).T
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    def words(self, stage: Stage) -> list[str]:
-        """The directions of a stage in words, such as ``z1`` or ``z2+z3``."""
-        return [in_words(row) for row in self.coefficients(stage)]
+    def direction_names(self, stage: Stage) -> list[str]:
+        """Return the directions of a stage as text, such as ``z1`` or ``z2+z3``."""
+        return [form_text(row) for row in self.coefficients(stage)]
+
+    words = renamed_function("words", direction_names, since="0.2")
 
     @property
     def order(self) -> list[dict[str, Any]]:
-        """The stages as plain data: leap, directions in words and as vectors, certificates."""
+        """The stages as plain data: leap, directions as text and as vectors, certificates."""
         return [self._stage(stage) for stage in self.staircase.stages]
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
         return {
             "leap": stage.leap,
-            "directions": self.words(stage),
+            "directions": self.direction_names(stage),
             "vectors": np.round(self.coefficients(stage), 12).tolist(),
             "strengths": list(stage.strengths),
             "size": stage.size.to_dict(),
-            "excluded": [each.to_dict() for each in stage.excluded],
+            "excluded": [certificate.to_dict() for certificate in stage.excluded],
             "possible_leaps": list(stage.possible),
-            "doubtful_directions": [each.to_dict() for each in stage.doubtful],
+            "doubtful_directions": [certificate.to_dict() for certificate in stage.doubtful],
         }
 
     def giant_steps(self, staircase: Staircase | None = None) -> list[list[str]]:
-        """What each of a few giant steps adds: the stages of leap one, until the first of another leap."""
-        found = []
+        """Return the directions that the first giant steps add: those of the stages until one has a leap above one."""
+        steps = []
         for stage in (staircase or self.staircase).stages:
             if stage.leap != 1:
                 break
-            found.append(self.words(stage))
-        return found
+            steps.append(self.direction_names(stage))
+        return steps
 
     @property
     def scalings(self) -> list[Scaling]:
-        """Steps and samples by protocol; for the student where one was given."""
+        """The steps and samples of every protocol, for the student if there is one."""
         staircase = self.seen.staircase if self.seen is not None else self.staircase
         if not staircase.stages:
             return []
@@ -115,7 +118,7 @@ class Learnability:
         return scalings(leap, self.generative_leap, giant, reused)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; what is undecided is None, with what it may be beside it."""
+        """Return plain data for JSON; an undecided number is None, and its possible values are listed."""
         unseen = np.linalg.solve(self.root.T, self.staircase.unseen.T).T
         return {
             "target": self.text,
@@ -128,7 +131,7 @@ class Learnability:
             "possible_information_exponents": list(self.staircase.possible_exponents),
             "generative_order": None if self.generative is None else [self._stage(s) for s in self.generative.stages],
             "is_staircase": all(stage.leap == 1 for stage in self.staircase.stages) if self.leap else None,
-            "unseen_directions": [in_words(row) for row in unseen],
+            "unseen_directions": [form_text(row) for row in unseen],
             "giant_steps": self.giant_steps(),
             "reused_batch": None if self.generative is None else self.giant_steps(self.generative),
             "tensors": {
@@ -152,15 +155,15 @@ class Learnability:
 
 
 def as_target(target: Any) -> tuple[AbstractTarget, str]:
-    """A target and its name, from a target, a formula or the name of one in the library."""
+    """Return a target and its formula, given a target, a formula or the name of a target in the library."""
     from twolayer.learnability.library import named_targets
 
     if isinstance(target, AbstractTarget):
         return target, _text(target)
     if isinstance(target, str):
-        known = named_targets()
-        if target in known:
-            return MultiIndex(known[target].formula), known[target].formula
+        named = named_targets()
+        if target in named:
+            return MultiIndex(named[target].formula), named[target].formula
         formula = Expression(target)
         if formula.fields == 0:
             raise InvalidInput(
@@ -180,22 +183,22 @@ def _text(target: AbstractTarget) -> str:
 
 
 def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learnability:
-    """The analysis of a target, with the covariance of its fields where that is not its own.
+    """Analyse which directions of a target can be learned, in which order and at which cost.
 
     Parameters
     ----------
     target
         A target, a formula, or a name from `named_targets`.
     P
-        The covariance of the fields; the target's own when None.
+        The covariance of the fields; by default that of the target.
     student
-        A student whose view of the target is asked as well.
+        A student, to analyse as well which orders of the target its activation can see.
     """
     target, text = as_target(target)
     if isinstance(target, Labels) or target.k < 1:
         raise InvalidInput("Argument `target` must be a function of fields, but is the labels of a data set.")
     if target.k > MAX_FIELDS:
-        raise InvalidInput(f"Argument `target` may have {MAX_FIELDS} fields at most here, but has {target.k}.")
+        raise InvalidInput(f"Argument `target` must have at most {MAX_FIELDS} fields here, but has {target.k}.")
     if P is not None:
         check_covariance("P", P, target.k)
         if isinstance(target, Committee):
@@ -218,12 +221,12 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     symmetries = find_symmetries(formula if is_white else None, evaluate, target.k)
     staircase = climb([table], prover(table, symmetries))
     generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)
-    seen = None if student is None else seen_by(student, table, symmetries)
-    return Learnability(target, text, table, staircase, generative, root, len(symmetries.signs), seen)
+    student_view = None if student is None else seen_by(student, table, symmetries)
+    return Learnability(target, text, table, staircase, generative, root, len(symmetries.signs), student_view)
 
 
 def _grows_too_fast(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
-    r"""Whether :math:`f^2 e^{-r^2/2}` does not fall far out, along the axes and the diagonals."""
+    r"""Whether :math:`f^2 e^{-r^2/2}` does not decay at large distances along the axes and the diagonals."""
     rays = np.concatenate([np.eye(k), -np.eye(k), np.ones((1, k)) / np.sqrt(k), -np.ones((1, k)) / np.sqrt(k)])
     near, far = 9.0, 12.0
     with np.errstate(all="ignore"):
@@ -233,5 +236,7 @@ def _grows_too_fast(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> boo
 
 def is_decided(result: Learnability) -> bool:
     """Whether no certificate of the stages is undecided."""
-    every = [each for stage in result.staircase.stages for each in (*stage.excluded, *stage.doubtful)]
-    return all(each.verdict is not Verdict.UNDECIDED for each in every)
+    certificates = [
+        certificate for stage in result.staircase.stages for certificate in (*stage.excluded, *stage.doubtful)
+    ]
+    return all(certificate.verdict is not Verdict.UNDECIDED for certificate in certificates)

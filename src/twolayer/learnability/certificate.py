@@ -1,16 +1,16 @@
-"""How it is decided whether a number is zero: by proof, by an error bar, or not at all."""
+"""Decide whether a number is zero: by a proof, by an error bar, or not at all."""
 
 import enum
 from dataclasses import dataclass
 from typing import Any
 
-# A coefficient below this share of the target's deviation is not called nonzero, and one that is not known to this
-# accuracy is not called zero.
+# A coefficient below this fraction of the target's standard deviation is never called nonzero, and one that is known
+# less accurately than this is never called zero.
 TOLERANCE = 1e-9
 
 
 class Verdict(enum.Enum):
-    """Whether something vanishes."""
+    """Whether a number is zero, nonzero, or undecided."""
 
     ZERO = "zero"
     NONZERO = "nonzero"
@@ -19,7 +19,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class Certificate:
-    """A size, a bound on its error, and what follows; sizes are in units of the target's standard deviation."""
+    """A size in units of the target's standard deviation, a bound on its error, and whether it is zero."""
 
     verdict: Verdict
     value: float
@@ -35,26 +35,26 @@ class Certificate:
 
     @property
     def resolution(self) -> float:
-        """What size is not excluded."""
+        """The largest size that is not excluded."""
         return max(TOLERANCE, self.value + self.error)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the certificate as plain data."""
         plain = {"verdict": self.verdict.value, "value": self.value, "error": self.error, "proof": self.proof or None}
         return plain | ({"undecided_at": self.resolution} if self.verdict is Verdict.UNDECIDED else {})
 
 
 def decide(value: float, lower_error: float, upper_error: float, proof: str | None = None) -> Certificate:
-    """The verdict on a size.
+    """Decide whether a size is zero.
 
     Parameters
     ----------
     value
-        What was computed, at least zero.
+        The computed size, at least zero.
     lower_error, upper_error
-        How much smaller and how much larger the truth may be.
+        By how much the true size may be smaller and larger.
     proof
-        Why the truth is zero, where that is known.
+        Why the true size is zero, if that is known.
     """
     if proof:
         return Certificate(Verdict.ZERO, 0.0, 0.0, proof)

@@ -1,4 +1,4 @@
-"""What the formula of a target says about it: a sum of products of functions of few variables each."""
+"""Split the formula of a target into a sum of products of functions of few variables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from twolayer.core.algebra import as_fraction
 from twolayer.problem import AbstractTarget, Committee, MultiIndex, SingleIndex
 from twolayer.problem.expression import Expression, symbolic_activation
 
-# A formula with more terms than this after expansion is left as it is.
+# A formula with more terms than this after expansion is not expanded.
 MAX_TERMS = 400
-# A number with a larger denominator is the rounding of another.
+# A number with a larger denominator is a rounded one.
 MAX_DENOMINATOR = 10**12
-# A sum of parts is far from zero when it is more than this share of their moduli; rounding makes much less.
+# A sum is far from zero if it exceeds this fraction of the sum of absolute values; rounding is much smaller.
 SEEN = 1e-6
-# The largest factor of an angle up to which identities of sines are looked for.
+# The largest multiple of an angle up to which identities of sines are tried.
 MAX_MULTIPLE = 12
 KINKED = ("Abs", "sign", "Max", "Min", "Heaviside")
 
@@ -31,7 +31,7 @@ class Factor:
     symbols: tuple[Any, ...]
 
     def function(self) -> Callable[..., np.ndarray]:
-        """Values from arrays of the variables."""
+        """The factor as a function of arrays of its variables."""
         import sympy as sp
 
         compiled = sp.lambdify(self.symbols, self.form, modules=["scipy", "numpy"])
@@ -39,12 +39,12 @@ class Factor:
 
     @property
     def is_smooth(self) -> bool:
-        """Whether it is free of functions with kinks."""
+        """Whether the factor contains no functions with kinks."""
         return not any(type(part).__name__ in KINKED for part in _parts(self.form))
 
     @property
     def powers(self) -> dict[int, Fraction] | None:
-        """The coefficients of a polynomial in one variable, exact; None for anything else."""
+        """The exact coefficients of a polynomial in one variable by power; None if the factor is not one."""
         import sympy as sp
 
         if len(self.symbols) != 1 or not self.form.is_polynomial(*self.symbols):
@@ -55,32 +55,32 @@ class Factor:
         return {int(n): Fraction(int(c.p), int(c.q)) for (n,), c in terms}
 
     def parity(self) -> int:
-        """+1 for even, -1 for odd, 0 for neither, of a function of one variable; only what is certain counts."""
+        """The parity of a function of one variable: +1 if it is proved even, -1 if proved odd, else 0."""
         (x,) = self.symbols
         mirrored = self.form.subs(x, -x)
         return 1 if vanishes(mirrored - self.form) else -1 if vanishes(mirrored + self.form) else 0
 
     def kinks(self, reach: float) -> list[float]:
-        """Where a function of one variable may have kinks: the zeros of what stands inside |.|, max and the like."""
+        """Return where a function of one variable may have kinks: the zeros of the arguments of ``abs`` and others."""
         import sympy as sp
         from scipy.optimize import brentq
 
         (x,) = self.symbols
         grid = np.linspace(-reach, reach, 2001)
-        found = {0.0}
+        places = {0.0}
         for part in _parts(self.form):
             name = type(part).__name__
             if name not in KINKED:
                 continue
             first, *others = part.args
             inside = [first - other for other in others] if name in ("Max", "Min") else [first]
-            for each in inside:
-                value = sp.lambdify(x, each, modules=["scipy", "numpy"])
+            for argument in inside:
+                value = sp.lambdify(x, argument, modules=["scipy", "numpy"])
                 signs = np.sign(np.broadcast_to(np.asarray(value(grid), dtype=float), grid.shape))
-                for left in np.flatnonzero(signs[1:] * signs[:-1] < 0):
-                    found.add(float(brentq(value, grid[left], grid[left + 1], xtol=1e-15)))  # pyright: ignore
-                found |= set(grid[signs == 0].tolist()) if np.mean(signs == 0) < 0.01 else set()
-        return sorted(found)
+                for below in np.flatnonzero(signs[1:] * signs[:-1] < 0):
+                    places.add(float(brentq(value, grid[below], grid[below + 1], xtol=1e-15)))  # pyright: ignore
+                places |= set(grid[signs == 0].tolist()) if np.mean(signs == 0) < 0.01 else set()
+        return sorted(places)
 
 
 def _parts(form: Any) -> list[Any]:
@@ -90,7 +90,7 @@ def _parts(form: Any) -> list[Any]:
 
 
 def vanishes(form: Any) -> bool:
-    """Whether an expression is zero for certain; False says that this was not proved."""
+    """Whether an expression is proved to be zero; False means that this was not proved."""
     import sympy as sp
 
     if form == 0:
@@ -102,7 +102,7 @@ def vanishes(form: Any) -> bool:
 
 
 def _is_seen(form: Any) -> bool:
-    """Whether an expression is far from zero at one of a few points, so that no proof need be tried."""
+    """Whether an expression is far from zero at one of a few points, so that it needs no proof."""
     import sympy as sp
 
     symbols = sorted(form.free_symbols, key=str)
@@ -111,16 +111,16 @@ def _is_seen(form: Any) -> bool:
         with np.errstate(all="ignore"):
             parts = [sp.lambdify(symbols, part, modules=["scipy", "numpy"])(*points) for part in sp.Add.make_args(form)]
             values = np.stack([np.broadcast_to(np.asarray(part, dtype=float), (5,)) for part in parts])
-    except (TypeError, ValueError, NameError, OverflowError):  # a function that numpy does not have
+    except (TypeError, ValueError, NameError, OverflowError):  # a function that NumPy does not have
         return False
     size = np.sum(np.abs(values), axis=0)
     return bool(np.any((np.abs(np.sum(values, axis=0)) > SEEN * size) & (size > 0.0) & np.isfinite(size)))
 
 
 def is_tame(form: Any) -> bool:
-    """Whether sympy's simplifications of an expression end soon: it is short, and no angle is a large multiple.
+    """Whether sympy simplifies an expression quickly: it is short, and no angle is a large multiple.
 
-    A sine of n x is taken apart into n products on the way.
+    Sympy expands a sine of n x into n products.
     """
     import sympy as sp
 
@@ -135,10 +135,10 @@ class Formula:
 
     form: Any
     symbols: tuple[Any, ...]
-    is_exact: bool  # whether its numbers are those that were meant, and not rounded ones
+    is_exact: bool  # whether its numbers are exact, not rounded
 
     def function(self) -> Callable[..., np.ndarray]:
-        """Values from arrays of the fields; polynomials by Horner's scheme, since powers of arrays are slow."""
+        """The formula as a function of arrays of the fields; polynomials by Horner's scheme, since powers are slow."""
         import sympy as sp
 
         is_polynomial = self.form.is_polynomial(*self.symbols) and self.form.free_symbols
@@ -147,7 +147,7 @@ class Formula:
 
     @property
     def polynomial(self) -> dict[tuple[int, ...], Any] | None:
-        """Exponents -> exact coefficient (a fraction, or a number of sympy's), or None for another function."""
+        """The exact coefficients (fractions or sympy numbers) by exponents; None if it is not a polynomial."""
         import sympy as sp
 
         if not self.form.is_polynomial(*self.symbols):
@@ -162,13 +162,13 @@ class Formula:
         }
 
     def ridges(self) -> list[tuple[Factor, np.ndarray]] | None:
-        """The formula as a sum of functions of one linear form each, with the vectors of these forms; else None.
+        """The formula as a sum of functions of single linear forms, with the vectors of these forms, or None.
 
-        The constant is left out: it belongs to no direction.
+        The constant is omitted, since it belongs to no direction.
         """
         import sympy as sp
 
-        found: dict[tuple[float, ...], tuple[Any, np.ndarray]] = {}
+        by_direction: dict[tuple[float, ...], tuple[Any, np.ndarray]] = {}
         t = sp.Symbol("t", real=True)
         for term in sp.Add.make_args(sp.expand(self.form, deep=False)):
             if not term.free_symbols:
@@ -178,26 +178,28 @@ class Formula:
                 return None
             form, vector = written
             key = tuple(np.round(vector / np.linalg.norm(vector) * np.sign(vector[np.argmax(np.abs(vector))]), 12))
-            if key in found:
-                ratio = sp.nsimplify(float(vector @ found[key][1] / (found[key][1] @ found[key][1])), rational=True)
-                found[key] = found[key][0] + form.subs(t, ratio * t), found[key][1]
+            if key in by_direction:
+                ratio = sp.nsimplify(
+                    float(vector @ by_direction[key][1] / (by_direction[key][1] @ by_direction[key][1])), rational=True
+                )
+                by_direction[key] = by_direction[key][0] + form.subs(t, ratio * t), by_direction[key][1]
             else:
-                found[key] = form, vector
-        return [(Factor((0,), form, (t,)), vector) for form, vector in found.values()]
+                by_direction[key] = form, vector
+        return [(Factor((0,), form, (t,)), vector) for form, vector in by_direction.values()]
 
     def terms(self) -> list[tuple[float, list[Factor]]] | None:
-        """Coefficients and factors in separate variables; None when the formula has too many terms."""
+        """The terms as coefficients and factors in separate variables; None if the formula has too many terms."""
         import sympy as sp
 
         form = sp.expand(self.form, deep=False)
         listed = sp.Add.make_args(form)
         if len(listed) > MAX_TERMS:
             return None
-        found = []
+        terms = []
         for term in listed:
-            number, rest = term.as_independent(*self.symbols, as_Add=False)
+            number, variable_part = term.as_independent(*self.symbols, as_Add=False)
             groups: list[tuple[set[Any], list[Any]]] = []
-            for factor in sp.Mul.make_args(rest):
+            for factor in sp.Mul.make_args(variable_part):
                 used = set(factor.free_symbols)
                 if not used:
                     continue
@@ -205,17 +207,17 @@ class Formula:
                 groups = [group for group in groups if not group[0] & used]
                 groups.append((used.union(*(g[0] for g in joined)), [factor, *(f for g in joined for f in g[1])]))
             places = (tuple(i for i, symbol in enumerate(self.symbols) if symbol in used) for used, _ in groups)
-            found.append((number, {place: sp.Mul(*parts) for place, (_, parts) in zip(places, groups, strict=True)}))
+            terms.append((number, {place: sp.Mul(*parts) for place, (_, parts) in zip(places, groups, strict=True)}))
         for variable in range(len(self.symbols)):
-            found = _merged(found, (variable,))
+            terms = _merged(terms, (variable,))
         return [
             (float(number), [Factor(at, form, tuple(self.symbols[i] for i in at)) for at, form in factors.items()])
-            for number, factors in found
+            for number, factors in terms
         ]
 
 
 def _along_one_form(term: Any, symbols: tuple[Any, ...], t: Any) -> tuple[Any, np.ndarray] | None:
-    """A term as a function of t, the first linear form in it, and the vector of that form; None if it has others."""
+    """Return a term as a function of its linear form t, and the vector of t; None if it has several linear forms."""
     import sympy as sp
 
     vector, replaced = None, {}
@@ -225,12 +227,12 @@ def _along_one_form(term: Any, symbols: tuple[Any, ...], t: Any) -> tuple[Any, n
         linear = sp.Poly(part, *symbols)
         if linear.total_degree() != 1:
             continue
-        here, offset = [linear.coeff_monomial(symbol) for symbol in symbols], linear.coeff_monomial(1)
+        coefficients, offset = [linear.coeff_monomial(symbol) for symbol in symbols], linear.coeff_monomial(1)
         if vector is None:
-            vector = here
+            vector = coefficients
         first = next(i for i, c in enumerate(vector) if c != 0)
-        ratio = here[first] / vector[first]
-        if all(sp.simplify(c - ratio * v) == 0 for c, v in zip(here, vector, strict=True)):
+        ratio = coefficients[first] / vector[first]
+        if all(sp.simplify(c - ratio * v) == 0 for c, v in zip(coefficients, vector, strict=True)):
             replaced[part] = ratio * t + offset
     if vector is None:
         return None
@@ -241,30 +243,30 @@ def _along_one_form(term: Any, symbols: tuple[Any, ...], t: Any) -> tuple[Any, n
 
 
 def _merged(terms: list[tuple[Any, dict[Any, Any]]], place: tuple[int, ...]) -> list[tuple[Any, dict[Any, Any]]]:
-    """Terms that differ in their factor of one variable alone become one: x^3 y - 3 x y is He_3(x) y."""
+    """Merge terms that differ only in their factor of one variable: x^3 y - 3 x y is He_3(x) y."""
     import sympy as sp
 
     groups: dict[Any, list[tuple[Any, dict[Any, Any]]]] = {}
     for number, factors in terms:
-        others = frozenset((at, form) for at, form in factors.items() if at != place)
-        is_apart = all(place[0] not in at for at, _ in others)
-        groups.setdefault(others if is_apart else len(groups), []).append((number, factors))
+        other_factors = frozenset((at, form) for at, form in factors.items() if at != place)
+        is_apart = all(place[0] not in at for at, _ in other_factors)
+        groups.setdefault(other_factors if is_apart else len(groups), []).append((number, factors))
     merged = []
     for members in groups.values():
         if len(members) == 1:
             merged += members
             continue
         form = sp.Add(*(number * factors.get(place, 1) for number, factors in members))
-        others = {at: f for at, f in members[0][1].items() if at != place}
+        other_factors = {at: f for at, f in members[0][1].items() if at != place}
         if form != 0:
-            merged.append((sp.Integer(1), others | ({place: form} if form.free_symbols else {})))
+            merged.append((sp.Integer(1), other_factors | ({place: form} if form.free_symbols else {})))
             if not form.free_symbols:
-                merged[-1] = (form, others)
+                merged[-1] = (form, other_factors)
     return merged
 
 
 def formula_of(target: AbstractTarget) -> Formula | None:
-    """The formula of a target, where it has one that can be written down."""
+    """Return the formula of a target, or None if it has none."""
     import sympy as sp
 
     symbols = sp.symbols(f"z1:{target.k + 1}", real=True)
@@ -272,8 +274,8 @@ def formula_of(target: AbstractTarget) -> Formula | None:
         target.function if isinstance(target, MultiIndex) else target.link if isinstance(target, SingleIndex) else None
     )
     if isinstance(text, Expression):
-        found = text.symbolic(target.k)
-        return None if found is None else Formula(found[0], symbols, found[1])
+        symbolic = text.symbolic(target.k)
+        return None if symbolic is None else Formula(symbolic[0], symbols, symbolic[1])
     polynomial = target.polynomial
     if polynomial is not None:
         numbers = {e: as_fraction(c) for e, c in polynomial.terms.items()}

@@ -1,12 +1,12 @@
-r"""What labels tell beyond their correlation with the inputs: the generative exponent and the generative leap.
+r"""The generative exponent and leap: what functions of the label reveal beyond the label itself.
 
 .. math:: \zeta_r(y) = E[\mathrm{He}_r(z) \mid y], \qquad k^\star = \min\{r \ge 1 : E[\zeta_r(y)^2] > 0\}
 
 is the smallest information exponent over all transformations :math:`T(y)` of the label, and its version for several
 directions is the subspace iteration with :math:`C_r(x, y) = E[\mathbf{He}_r(z_\perp) \mid z_U = x, y]`. Here the
-iteration is that of `stages`, for several transformed targets :math:`T_m(f(z))` and f itself together. What they find
-is there; what they do not find is zero where a symmetry says so, or as far as these transformations tell. See
-:cite:t:`damian2024`.
+iteration is that of `stages`, applied to f and several transformed targets :math:`T_m(f(z))` together. A direction that
+they reveal exists; one that they do not reveal is absent by a symmetry, or as far as these transformations can show.
+See :cite:t:`damian2024`.
 """
 
 import math
@@ -18,11 +18,11 @@ from twolayer.learnability.formula import Factor, Formula
 from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients
 from twolayer.learnability.stages import INDEPENDENT, Staircase, climb
 from twolayer.learnability.symmetry import Symmetries
-from twolayer.learnability.tensors import HermiteTable, rest
+from twolayer.learnability.tensors import HermiteTable, bound_beyond
 
-# Orders that are looked at, by the number of fields.
+# Orders that are computed, by the number of fields.
 ORDERS = {1: 8, 2: 6, 3: 5, 4: 4}
-# The label is measured from a point that is no centre of symmetry, in units of the target's deviation.
+# The label is measured from a point that is not a centre of symmetry, in units of the target's standard deviation.
 CENTRE = 0.3
 TRANSFORMATIONS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
     lambda u: u / np.sqrt(1.0 + u**2),
@@ -35,9 +35,9 @@ TRANSFORMATIONS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
 def transformed_tables(
     evaluate: Callable[[np.ndarray], np.ndarray], formula: Formula | None, mean: float, scale: float, k: int
 ) -> list[HermiteTable]:
-    """Hermite tensors of the transformed labels."""
+    """Return the Hermite tensors of the transformed labels."""
     orders = ORDERS[k]
-    found = []
+    tables = []
     for transform in TRANSFORMATIONS:
 
         def label(z: np.ndarray, transform=transform) -> np.ndarray:
@@ -51,12 +51,12 @@ def transformed_tables(
             )
             variance = square - float(value[0]) ** 2
             if variance > 1e-14:
-                found.append(HermiteTable(1, values, errors, variance, rest(values, errors, variance, 1)))
+                tables.append(HermiteTable(1, values, errors, variance, bound_beyond(values, errors, variance, 1)))
         else:
             table = from_values(label, k, orders)
             if table.variance > 1e-14:
-                found.append(table)
-    return found
+                tables.append(table)
+    return tables
 
 
 def _kinks(formula: Formula | None) -> tuple[float, ...]:
@@ -66,7 +66,7 @@ def _kinks(formula: Formula | None) -> tuple[float, ...]:
 
 
 def takes_two_values(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
-    """Whether the label has two values alone: every transformation of it is then an affine one."""
+    """Whether the label has only two values, so that every function of it is affine."""
     z = np.random.default_rng(1).standard_normal((4096, k))
     values = evaluate(z)
     return bool(np.all(np.minimum(np.abs(values - values.min()), np.abs(values - values.max())) < 1e-12))
@@ -79,27 +79,27 @@ def generative_staircase(
     plain: Staircase,
     symmetries: Symmetries,
 ) -> Staircase | None:
-    """The stages when any function of the label may be used; None beyond four fields, where it is not computed."""
+    """Return the stages when any function of the label may be used; None (not computed) beyond four fields."""
     if takes_two_values(evaluate, table.k) or all(stage.leap == 1 and not stage.undecided for stage in plain.stages):
-        return plain  # nothing is smaller than one
+        return plain  # a leap of one is the smallest possible
     if table.k > max(ORDERS):
         return None
-    others = transformed_tables(evaluate, formula, float(table.values[0][0]), table.scale, table.k)
-    known = symmetries.invariances
+    transformed = transformed_tables(evaluate, formula, float(table.values[0][0]), table.scale, table.k)
+    invariances = symmetries.invariances
 
     def prove(rows: np.ndarray, r: int) -> str | None:
-        return INDEPENDENT if table.depends_within(rows) else known.forbids(rows, r)
+        return INDEPENDENT if table.depends_within(rows) else invariances.forbids(rows, r)
 
-    return climb([table, *others], prove)
+    return climb([table, *transformed], prove)
 
 
 def label_information(evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512) -> np.ndarray:
-    r""":math:`E[\zeta_r(y)^2] / r!` for r = 1 .. orders, of a function of one variable.
+    r"""Return :math:`E[\zeta_r(y)^2] / r!` for r = 1 .. orders and a function of one variable.
 
-    Points of a fine grid are sorted by label and cut into bins of equal weight, ties in one bin; the squared means of
-    the bins are averaged. A lower bound that grows with the number of bins.
+    Points of a fine grid are sorted by label and divided into bins of equal weight, with equal labels in one bin; the
+    squared means of the bins are averaged. The result is a lower bound that grows with the number of bins.
     """
-    edges = np.linspace(-REACH, REACH, 2**18 + 1)  # many more points than bins: each holds all that share a label
+    edges = np.linspace(-REACH, REACH, 2**18 + 1)  # many more points than bins
     x = 0.5 * (edges[1:] + edges[:-1])
     w = np.exp(-0.5 * x**2)
     x, w = x[w > 1e-18], w[w > 1e-18]

@@ -1,11 +1,11 @@
-"""Targets that have a name in the literature, each with what is known of it."""
+"""Targets from the literature by name, with their known exponents and stages."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class NamedTarget:
-    """A target and its known answers; ``stages`` are the leaps with the number of directions each adds."""
+    """A target with its known exponents; ``stages`` are pairs of a leap and the number of directions that it adds."""
 
     formula: str
     information_exponent: int
@@ -16,7 +16,7 @@ class NamedTarget:
 
 
 def named_targets() -> dict[str, NamedTarget]:
-    """The library: names and targets with their known answers."""
+    """Return the targets of the library by name, with their known exponents."""
     return dict(_TARGETS)
 
 

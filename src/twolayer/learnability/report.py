@@ -1,4 +1,4 @@
-"""The verdict on a target as text."""
+"""The analysis of a target as text."""
 
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def report(result: "Learnability") -> str:
-    """A page: exponents, the staircase with certificates, giant steps, and what every protocol takes."""
+    """Return a page of text: exponents, stages with certificates, giant steps, and the cost of every protocol."""
     lines = [f"Target  {result.text}   ({result.k} field{'s' if result.k > 1 else ''}, tensors: {_source(result)})", ""]
     rows = [
         ("information exponent", _number(result.information_exponent, result.staircase.possible_exponents)),
@@ -64,11 +64,11 @@ def _stages(result: "Learnability", staircase: "Staircase") -> list[str]:
     lines = []
     for number, stage in enumerate(staircase.stages, start=1):
         sizes = f"size {stage.size}"
-        lines.append(f"  {number}. leap {stage.leap}   {', '.join(result.words(stage)):<28} {sizes}")
-        for r, each in enumerate(stage.excluded, start=1):
-            lines.append(f"       order {r}: {each}")
-        for each in stage.doubtful:
-            lines.append(f"       another direction: {_doubt(each)}")
+        lines.append(f"  {number}. leap {stage.leap}   {', '.join(result.direction_names(stage)):<28} {sizes}")
+        for r, certificate in enumerate(stage.excluded, start=1):
+            lines.append(f"       order {r}: {certificate}")
+        for certificate in stage.doubtful:
+            lines.append(f"       another direction: {_doubt(certificate)}")
     return lines
 
 
@@ -86,26 +86,26 @@ def _giant(result: "Learnability") -> list[str]:
     lines += [f"  step {n} finds {', '.join(step)}" for n, step in enumerate(fresh, start=1)]
     if result.generative is not None:
         again = result.giant_steps(result.generative)
-        words = "; then ".join(", ".join(step) for step in again) or "nothing in a few steps"
-        lines += ["The same batch again, or samples used twice (any function of the label)", f"  find {words}"]
+        directions = "; then ".join(", ".join(step) for step in again) or "nothing in a few steps"
+        lines += ["The same batch again, or samples used twice (any function of the label)", f"  find {directions}"]
         lines += [
-            f"  then {', '.join(result.words(stage))} at order {stage.leap}"
+            f"  then {', '.join(result.direction_names(stage))} at order {stage.leap}"
             for stage in result.generative.stages[len(again) :]
         ]
     return lines
 
 
 def _student(result: "Learnability") -> list[str]:
-    seen = result.seen
-    assert seen is not None
-    name = type(seen.student.activation).__name__
-    orders = ", ".join(map(str, seen.orders)) or "none"
-    lines = [f"For a student of {seen.student.p} {name} unit(s): its activation has the orders {orders}"]
-    if not seen.staircase.stages:
+    view = result.seen
+    assert view is not None
+    name = type(view.student.activation).__name__
+    orders = ", ".join(map(str, view.orders)) or "none"
+    lines = [f"For a student of {view.student.p} {name} unit(s): its activation has the orders {orders}"]
+    if not view.staircase.stages:
         return [*lines, "  it sees nothing of this target: no order is common to both"]
-    lines += _stages(result, seen.staircase)
-    if len(seen.staircase.unseen):
-        lines.append(f"  {len(seen.staircase.unseen)} direction(s) stay invisible to it")
-    if seen.right_sign is not None and seen.right_sign < 1.0:
-        lines.append(f"  only {seen.right_sign:.0%} of its output weights have the sign that pulls towards the target")
+    lines += _stages(result, view.staircase)
+    if len(view.staircase.unseen):
+        lines.append(f"  {len(view.staircase.unseen)} direction(s) stay invisible to it")
+    if view.right_sign is not None and view.right_sign < 1.0:
+        lines.append(f"  only {view.right_sign:.0%} of its output weights have the sign that pulls towards the target")
     return lines

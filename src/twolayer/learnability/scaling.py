@@ -1,4 +1,4 @@
-r"""How many steps and samples a protocol takes, as powers of the dimension: the known exponents in one place.
+r"""The numbers of steps and samples that protocols need, as powers of the dimension.
 
 Near :math:`m \sim d^{-1/2}` on the sphere a step is :math:`m^+ \simeq m + c\,\gamma_d m^{\ell-1}
 - C \gamma_d^2 \frac{d}{n_b} m + \frac{\gamma_d}{\sqrt{n_b}} N(0, 1)`. The drift wins for
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scaling:
-    """One way of training, and what it takes; exponents are powers of d, None where there is no such power."""
+    """The steps and samples that one protocol needs; exponents are powers of d, None if there is no such power."""
 
     protocol: str
     steps: str
@@ -24,12 +24,12 @@ class Scaling:
     remark: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the scaling as plain data."""
         return asdict(self)
 
 
 def power(exponent: float, has_log: bool = False) -> str:
-    """A power of d, as it is written."""
+    """Return a power of d as text."""
     text = "1" if exponent == 0 else "d" if exponent == 1 else f"d^{exponent:g}"
     if not has_log:
         return text
@@ -37,24 +37,24 @@ def power(exponent: float, has_log: bool = False) -> str:
 
 
 def online_exponent(leap: int) -> tuple[float, bool]:
-    """The power of d, and whether a logarithm comes with it, of one-pass SGD with one sample a step."""
+    """Return the power of d, and whether it has a logarithm, of the samples of one-pass SGD with batch size one."""
     return float(max(1, leap - 1)), leap == 2
 
 
 def learning_rate_exponent(leap: int) -> float:
-    r"""The power of d of the largest rate at which the drift wins, in the units of `SGD`: :math:`\gamma_d d / n_b`."""
+    r"""Return the power of d of the largest learning rate (of `SGD`, :math:`\gamma_d d / n_b`) at which drift wins."""
     return min(0.0, 1.0 - leap / 2.0)
 
 
 def scalings(leap: int, generative: int | None, giant: list[str], reused: list[str]) -> list[Scaling]:
-    """All protocols for a target of this leap and generative leap.
+    """Return the scalings of all protocols for a target of given leap and generative leap.
 
     Parameters
     ----------
     leap, generative
         The largest leap of a stage, for correlations with the label and for any function of it.
     giant, reused
-        The directions that a few giant steps find, on fresh batches and on one that is used again, in words.
+        The directions, as text, that a few giant steps learn on fresh batches and on one that is used again.
     """
     exponent, has_log = online_exponent(leap)
     samples = power(exponent, has_log)
@@ -84,13 +84,16 @@ def scalings(leap: int, generative: int | None, giant: list[str], reused: list[s
                 "up to logarithms",
             )
         )
-    found = ", ".join(giant) if giant else "nothing"
-    rows.append(Scaling("giant steps, n_b ~ d, fresh", "1", "d", 0.0, 1.0, False, f"find {found}"))
-    if generative is None:
-        return rows
+    learned = ", ".join(giant) if giant else "nothing"
+    rows.append(Scaling("giant steps, n_b ~ d, fresh", "1", "d", 0.0, 1.0, False, f"find {learned}"))
+    return rows if generative is None else [*rows, *_reuse_scalings(leap, generative, reused)]
+
+
+def _reuse_scalings(leap: int, generative: int, reused: list[str]) -> list[Scaling]:
+    """Return the scalings of protocols that use samples again, and the lower bounds on samples."""
     again = ", ".join(reused) if reused else "nothing at once"
     late = "; the others need log d steps" if generative == 2 else "" if generative == 1 else "; the others are hard"
-    rows.append(
+    rows = [
         Scaling(
             "giant steps, n_b ~ d, the same batch",
             "1" if generative == 1 else "log d" if generative == 2 else "many",
@@ -100,7 +103,7 @@ def scalings(leap: int, generative: int | None, giant: list[str], reused: list[s
             generative == 2,
             f"find {again}{late}",
         )
-    )
+    ]
     if generative <= 2:
         twice = power(1.0, generative == 2)
         rows.append(Scaling("each sample used twice", twice, twice, 1.0, 1.0, generative == 2))

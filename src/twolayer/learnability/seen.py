@@ -1,8 +1,8 @@
-r"""What a student can see of a target: the orders that its activation has.
+r"""The part of a target that a student can learn: the orders that its activation has.
 
 With unit rows, :math:`E[f\,\sigma(w \cdot z)] = \sum_n \frac{\sigma_n}{n!} \langle C_n, w^{\otimes n} \rangle` where
-:math:`\sigma_n = E[\sigma(x) \mathrm{He}_n(x)]`: an order n with :math:`\sigma_n = 0` is not there for this student,
-and its staircase is that of the target without these orders.
+:math:`\sigma_n = E[\sigma(x) \mathrm{He}_n(x)]`. An order n with :math:`\sigma_n = 0` is invisible to this student, and
+its staircase is that of the target without these orders.
 """
 
 from dataclasses import dataclass
@@ -26,15 +26,17 @@ class Seen:
     coefficients: np.ndarray  # sigma_n
     certificates: tuple[Certificate, ...]  # of sigma_n / sqrt(n!), from n = 0 on
     staircase: Staircase
-    right_sign: float | None  # share of the output weights that pull towards the first directions; None if unknown
+    right_sign: float | None  # fraction of output weights whose sign lets the first directions be learned; or unknown
 
     @property
     def orders(self) -> tuple[int, ...]:
-        """The orders that the activation has, as far as the target has tensors."""
-        return tuple(n for n, each in enumerate(self.certificates) if n and each.verdict is Verdict.NONZERO)
+        """The orders of the activation, up to the highest tensor of the target."""
+        return tuple(
+            n for n, certificate in enumerate(self.certificates) if n and certificate.verdict is Verdict.NONZERO
+        )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the staircase of the student as plain data."""
         return {
             "activation": type(self.student.activation).__name__,
             "p": self.student.p,
@@ -46,32 +48,32 @@ class Seen:
 
 
 def activation_coefficients(student: Student, orders: int) -> tuple[np.ndarray, tuple[Certificate, ...]]:
-    """The Hermite coefficients of the activation, and which of them vanish."""
+    """Return the Hermite coefficients of the activation, and certificates of which of them are zero."""
     activation = student.activation
     value, error, square = line_coefficients(lambda x: numpy_values(activation, x), orders, (0.0, *activation.kinks))
     norms = np.sqrt(np.cumprod(np.maximum(np.arange(orders + 1.0), 1.0)))
     scale = np.sqrt(square)
-    found = []
+    certificates = []
     for n in range(orders + 1):
         proof = "by symmetry of the activation" if activation.parity and (-1) ** n != activation.parity else None
         size, bound = abs(value[n]) / norms[n] / scale, error[n] / norms[n] / scale
-        found.append(decide(float(size), float(bound), float(bound), proof))
-    return value, tuple(found)
+        certificates.append(decide(float(size), float(bound), float(bound), proof))
+    return value, tuple(certificates)
 
 
 def seen_by(student: Student, table: HermiteTable, symmetries: Symmetries) -> Seen:
-    """The staircase of a target as a student sees it."""
+    """Return the staircase of a target for a student."""
     value, certificates = activation_coefficients(student, table.order)
-    visible = table.seen_by([each.verdict is Verdict.NONZERO for each in certificates])
+    visible = table.seen_by([certificate.verdict is Verdict.NONZERO for certificate in certificates])
     staircase = climb([visible], prover(visible, symmetries))
     first = staircase.stages[0] if staircase.stages else None
     return Seen(student, value, certificates, staircase, _right_sign(student, table, value, first))
 
 
 def _right_sign(student: Student, table: HermiteTable, sigma: np.ndarray, stage: Stage | None) -> float | None:
-    r"""The share of neurons with :math:`a_j \sigma_r \langle C_r, v^{\otimes r} \rangle > 0` for some v, at even r.
+    r"""Return the fraction of neurons with :math:`a_j \sigma_r \langle C_r, v^{\otimes r} \rangle > 0` for some v.
 
-    At odd r every neuron has such a v or -v.
+    This is for even r; at odd r every neuron has such a v or -v.
     """
     if stage is None:
         return None

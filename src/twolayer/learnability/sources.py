@@ -1,4 +1,4 @@
-"""Where Hermite tensors come from: exact arithmetic for polynomials, closed families, and quadrature for the rest."""
+"""Compute Hermite tensors: by exact arithmetic for polynomials, closed families, and quadrature for other functions."""
 
 import dataclasses
 import math
@@ -16,11 +16,11 @@ from twolayer.core.precision import double
 from twolayer.expectation.qmc import SCRAMBLINGS, T_QUANTILE, scrambled_normals
 from twolayer.expectation.rules import Rule, gauss_hermite, legendre_rule
 from twolayer.learnability.formula import Factor, Formula, vanishes
-from twolayer.learnability.tensors import MAX_MONOMIALS, HermiteTable, count, factorials, monomials, rest
+from twolayer.learnability.tensors import MAX_MONOMIALS, HermiteTable, bound_beyond, count, factorials, monomials
 from twolayer.problem import AbstractTarget
 
 ROUNDING = 5e-14
-# Two rules that agree may both be a little off.
+# Safety factor of errors, since two rules that agree may both be slightly wrong.
 SAFETY = 4.0
 # The line is cut at this many deviations; the weight beyond is 1e-32, or 1e-12 of He_8 squared at the narrower one.
 REACH, NARROW = 12.0, 8.5
@@ -32,7 +32,7 @@ ORDERS = {1: 12, 2: 12, 3: 9, 4: 7}
 
 
 def orders_for(k: int) -> int:
-    """How many orders of tensors are computed for a function of k variables that is not a polynomial."""
+    """Return how many orders of tensors are computed for a function of k variables that is not a polynomial."""
     orders = ORDERS.get(k, 5)
     while orders > 2 and count(k, orders) > MAX_MONOMIALS:
         orders -= 1
@@ -40,22 +40,22 @@ def orders_for(k: int) -> int:
 
 
 def hermite_values(x: np.ndarray, orders: int) -> np.ndarray:
-    """He_0 .. He_orders at each point, (orders + 1, points)."""
-    found = [np.ones_like(x), x]
+    """Return He_0 .. He_orders at each point, an array of shape (orders + 1, points)."""
+    polynomials = [np.ones_like(x), x]
     for n in range(1, orders):
-        found.append(x * found[-1] - n * found[-2])
-    return np.stack(found[: orders + 1])
+        polynomials.append(x * polynomials[-1] - n * polynomials[-2])
+    return np.stack(polynomials[: orders + 1])
 
 
 # ------------------------------------------------------------------------------------------------ polynomials
 
 
 def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
-    """The tensors of a polynomial with exact coefficients: zeros are proved."""
+    """Return the tensors of a polynomial with exact coefficients; its zeros are proved."""
     degree = max((sum(e) for e in terms), default=0)
     if count(k, degree) > MAX_MONOMIALS:
         raise InvalidInput(
-            f"A polynomial of degree {degree} in {k} fields has more tensor entries than are worked out."
+            f"A polynomial of degree {degree} in {k} fields has more tensor entries than can be computed."
         )
     hermite = {e: c for e, c in in_hermite(terms).items() if isinstance(c, Fraction | int) or not vanishes(c)}
     degree = max((sum(e) for e in hermite), default=0)
@@ -74,7 +74,7 @@ def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
 
 @lru_cache(maxsize=8)
 def line_points(breaks: tuple[float, ...], nodes: int, reach: float) -> Rule:
-    """Panels of a quarter of a deviation, and further ends where there are kinks."""
+    """Return a rule on the line: panels of a quarter of a deviation, which also end at kinks."""
     ends = np.unique(np.concatenate([np.arange(-reach, reach + 0.1, 0.25), [b for b in breaks if abs(b) < reach]]))
     x, w = legendre_rule(nodes)
     half = 0.5 * np.diff(ends)
@@ -86,20 +86,20 @@ def line_points(breaks: tuple[float, ...], nodes: int, reach: float) -> Rule:
 def line_coefficients(
     function: Callable[[np.ndarray], np.ndarray], orders: int, breaks: tuple[float, ...] = (0.0,), scale: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """E[g(s x) He_n(x)] for n up to ``orders`` with errors, and E[g(s x)^2], for a function of one variable."""
-    found = []
+    """Return E[g(s x) He_n(x)] for n up to ``orders`` with errors, and E[g(s x)^2], for a function of one variable."""
+    averages = []
     for nodes in (24, 17):
         x, w = line_points(tuple(b / scale for b in breaks), nodes, REACH)
         values = function(scale * x)
-        found.append((hermite_values(x, orders) @ (w * values), float(w @ values**2), w @ np.abs(values)))
-    (fine, square, size), (coarse, _, _) = found
+        averages.append((hermite_values(x, orders) @ (w * values), float(w @ values**2), w @ np.abs(values)))
+    (fine, square, size), (coarse, _, _) = averages
     norms = np.sqrt([float(math.factorial(n)) for n in range(orders + 1)])
     error = SAFETY * np.abs(fine - coarse) + ROUNDING * norms * (math.sqrt(square) + size)
     return fine, error, square
 
 
 def _degrees(factor: Factor, limit: int) -> frozenset[int]:
-    """Which degrees in its variable a function of one variable can have at all."""
+    """Return the degrees that the Hermite series of a function of one variable can have."""
     powers = factor.powers
     if powers is not None:
         return frozenset(e for (e,) in in_hermite({(n,): c for n, c in powers.items()}))  # pyright: ignore
@@ -108,7 +108,7 @@ def _degrees(factor: Factor, limit: int) -> frozenset[int]:
 
 
 def _factor_table(factor: Factor, orders: int) -> tuple[np.ndarray, np.ndarray, tuple[frozenset[int], ...], float]:
-    """Coefficients with errors in the variables of a factor, possible degrees, and E of its square."""
+    """Return the coefficients of a factor with errors, its possible degrees, and the mean of its square."""
     limit = 2 * MAX_DEGREE
     if len(factor.variables) > 1:
         grid = grid_coefficients(lambda z: factor.function()(*np.moveaxis(z, -1, 0)), len(factor.variables), orders)
@@ -125,12 +125,12 @@ MAX_DEGREE = 24
 def from_terms(
     terms: list[tuple[float, list[Factor]]], k: int, evaluate: Callable[[np.ndarray], np.ndarray]
 ) -> HermiteTable:
-    """The tensors of a sum of products: products of the coefficients of their factors."""
+    """Return the tensors of a sum of products, which are products of the coefficients of the factors."""
     orders = orders_for(k)
-    everything = [monomials(k, n) for n in range(orders + 1)]
-    values = [np.zeros(len(m)) for m in everything]
-    errors = [np.zeros(len(m)) for m in everything]
-    possible = [np.zeros(len(m), dtype=bool) for m in everything]
+    exponents = [monomials(k, n) for n in range(orders + 1)]
+    values = [np.zeros(len(m)) for m in exponents]
+    errors = [np.zeros(len(m)) for m in exponents]
+    possible = [np.zeros(len(m), dtype=bool) for m in exponents]
     support = []
     cache: dict[Any, Any] = {}
     for number, factors in terms:
@@ -145,7 +145,7 @@ def from_terms(
             for place, allowed in zip(factor.variables, table[2], strict=True):
                 degrees[place] = allowed
         support.append(tuple(degrees))
-        for n, betas in enumerate(everything):
+        for n, betas in enumerate(exponents):
             allowed = np.all([[b in degrees[i] for b in betas[:, i]] for i in range(k)], axis=0)
             value, error = np.full(len(betas), number), np.zeros(len(betas))
             for variables, c, e in tables:
@@ -158,7 +158,7 @@ def from_terms(
     zeros = [~p for p in possible]
     used = tuple(support)
     return HermiteTable(
-        k, values, errors, variance, rest(values, errors, variance, k), zeros, used, how="closed family"
+        k, values, errors, variance, bound_beyond(values, errors, variance, k), zeros, used, how="closed family"
     )
 
 
@@ -166,10 +166,10 @@ Ridge = tuple[Callable[[np.ndarray], np.ndarray], tuple[float, ...], float, np.n
 
 
 def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray]) -> HermiteTable:
-    r"""The tensors of :math:`\sum_r w_r g_r(a_r \cdot z)`: :math:`C_n = \sum_r w_r h_n\,\hat a_r^{\otimes n}`.
+    r"""Return the tensors :math:`C_n = \sum_r w_r h_n\,\hat a_r^{\otimes n}` of :math:`\sum_r w_r g_r(a_r \cdot z)`.
 
-    Each ridge is a function, its kinks, its weight and its vector; :math:`h_n = E[g_r(|a_r| x)\,\mathrm{He}_n(x)]`. A
-    constant may be left out.
+    A ridge consists of a function, its kinks, its weight and its vector;
+    :math:`h_n = E[g_r(|a_r| x)\,\mathrm{He}_n(x)]`. A constant may be omitted.
     """
     rows = np.stack([row for *_, row in ridges])
     k = rows.shape[1]
@@ -185,7 +185,7 @@ def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray
             errors[n] += abs(weight) * (e[n] + ROUNDING * abs(c[n])) * np.abs(shape)
     variance = _variance(evaluate, k, _mean(evaluate, k))
     return HermiteTable(
-        k, values, errors, variance, rest(values, errors, variance, k), ridges=rows, how="closed family"
+        k, values, errors, variance, bound_beyond(values, errors, variance, k), ridges=rows, how="closed family"
     )
 
 
@@ -194,7 +194,7 @@ def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray
 
 @lru_cache(maxsize=16)
 def axis_rules(k: int) -> tuple[tuple[Rule, Rule], ...]:
-    """Pairs of a fine and a coarse rule for one of k variables: one for smooth functions, one with panels from 0."""
+    """Return pairs of a fine and a coarse rule for one of k variables: for smooth functions, and with panels from 0."""
     order, panels, nodes = GRID[k]
     pairs = [(gauss_hermite(order), gauss_hermite(int(0.7 * order) | 1))]
 
@@ -210,7 +210,7 @@ def axis_rules(k: int) -> tuple[tuple[Rule, Rule], ...]:
 
 
 def _on_grid(values: np.ndarray, rule: Rule, k: int, orders: int) -> np.ndarray:
-    """All averages with Hermite polynomials of the variables, one axis after the other."""
+    """Return all averages of values with Hermite polynomials of the variables, one axis after the other."""
     matrix = hermite_values(np.asarray(rule.points), orders) * rule.weights
     for _ in range(k):
         values = np.tensordot(values, matrix, axes=(0, 1))
@@ -218,17 +218,17 @@ def _on_grid(values: np.ndarray, rule: Rule, k: int, orders: int) -> np.ndarray:
 
 
 def grid_of(rule: Rule, k: int) -> np.ndarray:
-    """The points of a product rule, (n, .., n, k)."""
+    """Return the points of a product rule, an array of shape (n, .., n, k)."""
     return np.stack(np.meshgrid(*[rule.points] * k, indexing="ij"), axis=-1)
 
 
 def grid_coefficients(
     function: Callable[[np.ndarray], np.ndarray], k: int, orders: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """E[f He_b1(z1) .. He_bk(zk)] for all b up to ``orders`` in each variable, with errors from a coarser rule.
+    """Return E[f He_b1(z1) .. He_bk(zk)] for all b up to ``orders`` in each variable, with errors from a coarser rule.
 
-    A product rule for smooth functions or a composite one that may jump where a variable is zero, whichever agrees
-    better with its coarser self; from five variables on, scrambled nets.
+    The rule is a product rule for smooth functions, or a composite one for jumps where a variable is zero: the one that
+    agrees better with its coarser version. From five variables on, scrambled nets are used.
     """
     if k > max(GRID):
         return _cloud_coefficients(function, k, orders)
@@ -257,7 +257,7 @@ def _typical(coefficients: np.ndarray) -> float:
 def _cloud_coefficients(
     function: Callable[[np.ndarray], np.ndarray], k: int, orders: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    found = []
+    estimates = []
     for seed in range(SCRAMBLINGS):
         z = scrambled_normals(k, LOG2_POINTS, seed)
         values = function(z)
@@ -269,19 +269,19 @@ def _cloud_coefficients(
                 for i, b in enumerate(beta):
                     product = product * tables[i][b] if b else product
                 result[tuple(beta)] = np.mean(product)
-        found.append(result)
-    mean = np.mean(found, axis=0)
-    return mean, T_QUANTILE * np.std(found, axis=0, ddof=1) / math.sqrt(SCRAMBLINGS) + ROUNDING
+        estimates.append(result)
+    mean = np.mean(estimates, axis=0)
+    return mean, T_QUANTILE * np.std(estimates, axis=0, ddof=1) / math.sqrt(SCRAMBLINGS) + ROUNDING
 
 
 def from_values(function: Callable[[np.ndarray], np.ndarray], k: int, orders: int | None = None) -> HermiteTable:
-    """The tensors of any function of k variables, by quadrature."""
+    """Return the tensors of any function of k variables, by quadrature."""
     orders = orders_for(k) if orders is None else orders
     value, error = grid_coefficients(function, k, orders)
     at = [tuple(monomials(k, n).T) for n in range(orders + 1)]
     values, errors = [value[place] for place in at], [error[place] for place in at]
     variance = _variance(function, k, float(values[0][0]))
-    return HermiteTable(k, values, errors, variance, rest(values, errors, variance, k), how="quadrature")
+    return HermiteTable(k, values, errors, variance, bound_beyond(values, errors, variance, k), how="quadrature")
 
 
 def _variance(function: Callable[[np.ndarray], np.ndarray], k: int, mean: float) -> float:
@@ -302,23 +302,23 @@ def _mean(function: Callable[[np.ndarray], np.ndarray], k: int) -> float:
 
 
 def values_of(target: AbstractTarget, formula: Formula | None, root: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """The target as a function of independent normals, with numpy arrays; ``root`` makes fields of them.
+    """Return the target as a function of NumPy arrays of independent normals; ``root`` maps them to fields.
 
-    By its formula where it has one: nothing is compiled then. Grids come back, and so do the values on them.
+    The formula is used if there is one, so that nothing is compiled. Values on grids are cached, since grids recur.
     """
     form = None if formula is None else formula.function()
-    known: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
+    cache: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
 
     def evaluate(z: np.ndarray) -> np.ndarray:
-        if z.shape in known and np.array_equal(known[z.shape][0], z):
-            return known[z.shape][1]
+        if z.shape in cache and np.array_equal(cache[z.shape][0], z):
+            return cache[z.shape][1]
         fields = z @ root.T
         if form is not None:
             values = form(*np.moveaxis(fields, -1, 0))
         else:
             with double():
                 values = np.asarray(target(jnp.asarray(fields)), dtype=float)
-        known[z.shape] = z, values
+        cache[z.shape] = z, values
         return values
 
     return evaluate
@@ -327,7 +327,7 @@ def values_of(target: AbstractTarget, formula: Formula | None, root: np.ndarray)
 def table_of(
     target: AbstractTarget, formula: Formula | None, root: np.ndarray, evaluate: Callable[[np.ndarray], np.ndarray]
 ) -> HermiteTable:
-    """The Hermite tensors of a target in whitened variables, by the best source there is."""
+    """Return the Hermite tensors of a target in whitened variables, by the most accurate method that applies."""
     k = target.k
     is_white = np.allclose(root, np.eye(k), rtol=0, atol=1e-14)
     if formula is not None and is_white:
@@ -353,18 +353,18 @@ def table_of(
         return from_ridges(
             [(unit, tuple(activation.kinks), float(w), row) for w, row in zip(weights, root, strict=True)], evaluate
         )
-    known = target.polynomial
-    if known is not None and k <= max(GRID):
-        return _complete(from_values(evaluate, k, max(known.degree, 1)))
+    rounded_polynomial = target.polynomial
+    if rounded_polynomial is not None and k <= max(GRID):
+        return _complete(from_values(evaluate, k, max(rounded_polynomial.degree, 1)))
     return from_values(evaluate, k)
 
 
 def numpy_values(activation: Any, x: np.ndarray) -> np.ndarray:
-    """An activation of a numpy array, in double precision."""
+    """Return an activation of a NumPy array, in double precision."""
     with double():
         return np.asarray(activation(jnp.asarray(x)), dtype=float)
 
 
 def _complete(table: HermiteTable) -> HermiteTable:
-    """The table of a function that is known to have no higher orders."""
+    """Mark a table as complete: the function has no higher orders."""
     return dataclasses.replace(table, beyond=0.0, variance=float(np.sum(table.sizes()[1:] ** 2)))

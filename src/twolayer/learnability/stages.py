@@ -26,20 +26,22 @@ Prover = Callable[[np.ndarray, int], str | None]
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of the staircase: what is learned next, given what is known."""
+    """One stage of the staircase: the directions that are learned next, given those learned before."""
 
     leap: int
     directions: np.ndarray  # orthonormal rows, in whitened coordinates
-    known: np.ndarray  # those learned before
-    size: Certificate  # of the tensor that gives the directions
-    strengths: tuple[float, ...]  # of the directions in it
-    excluded: tuple[Certificate, ...]  # of the tensors of lower order: zero, or undecided
-    doubtful: tuple[Certificate, ...] = ()  # further directions of which it is not known whether they are there
+    known: np.ndarray  # directions learned before
+    size: Certificate  # size of the tensor that contains the directions
+    strengths: tuple[float, ...]  # strengths of the directions in this tensor
+    excluded: tuple[Certificate, ...]  # sizes of the tensors of lower order: zero, or undecided
+    doubtful: tuple[Certificate, ...] = ()  # further directions that the tensor may or may not contain
 
     @property
     def undecided(self) -> tuple[int, ...]:
-        """Lower orders that could not be excluded: the leap may be one of them."""
-        return tuple(r for r, each in enumerate(self.excluded, start=1) if each.verdict is Verdict.UNDECIDED)
+        """The lower orders that could not be excluded, so that the leap may be one of them."""
+        return tuple(
+            r for r, certificate in enumerate(self.excluded, start=1) if certificate.verdict is Verdict.UNDECIDED
+        )
 
     @property
     def possible(self) -> tuple[int, ...]:
@@ -49,11 +51,11 @@ class Stage:
 
 @dataclass(frozen=True)
 class Staircase:
-    """All stages, and the directions on which the function does not depend as far as its tensors say."""
+    """All stages, and the directions on which the function does not depend according to its tensors."""
 
     stages: tuple[Stage, ...]
     unseen: np.ndarray  # orthonormal rows
-    unseen_why: tuple[Certificate, ...]  # for each order that was looked at
+    unseen_why: tuple[Certificate, ...]  # certificates for every order that was computed
 
     @property
     def leap(self) -> int | None:
@@ -70,33 +72,33 @@ class Staircase:
 
     @property
     def possible_exponents(self) -> tuple[int, ...]:
-        """What the exponent may be."""
+        """The values that the exponent may have."""
         return self.stages[0].possible if self.stages else ()
 
 
 def climb(tables: Sequence[HermiteTable], prove: Prover) -> Staircase:
-    """The subspace iteration, for one function or for several that are learned together.
+    """Run the subspace iteration, for one function or for several that are learned together.
 
     Parameters
     ----------
     tables
         Hermite tensors of the functions.
     prove
-        Why the tensor of an order across a subspace vanishes for all of them, or None.
+        Function that says why the tensor of an order across a subspace is zero for all of them, or returns None.
     """
     k = tables[0].k
-    known, stages = np.zeros((0, k)), []
-    while len(known) < k:
-        stage, looked = _next_stage(tables, prove, known)
+    learned, stages = np.zeros((0, k)), []
+    while len(learned) < k:
+        stage, certificates = _next_stage(tables, prove, learned)
         if stage is None or not len(stage.directions):
-            return Staircase(tuple(stages), complement(known), looked)
+            return Staircase(tuple(stages), complement(learned), certificates)
         stages.append(stage)
-        known = np.concatenate([known, stage.directions])
+        learned = np.concatenate([learned, stage.directions])
     return Staircase(tuple(stages), np.zeros((0, k)), ())
 
 
 def complement(rows: np.ndarray) -> np.ndarray:
-    """An orthonormal basis of what is orthogonal to the given orthonormal rows."""
+    """Return an orthonormal basis of the orthogonal complement of orthonormal rows."""
     k = rows.shape[1]
     across = np.eye(k) - rows.T @ rows
     _, _, vectors = np.linalg.svd(across)
@@ -104,10 +106,10 @@ def complement(rows: np.ndarray) -> np.ndarray:
 
 
 def _next_stage(
-    tables: Sequence[HermiteTable], prove: Prover, known: np.ndarray
+    tables: Sequence[HermiteTable], prove: Prover, learned: np.ndarray
 ) -> tuple[Stage | None, tuple[Certificate, ...]]:
-    inside = len(known)
-    basis = np.concatenate([known, complement(known)])
+    inside = len(learned)
+    basis = np.concatenate([learned, complement(learned)])
     orders = max(table.order for table in tables)
     looked: list[Certificate] = []
     for r in range(1, orders + 1):
@@ -117,7 +119,7 @@ def _next_stage(
             for n in range(r, table.order + 1):
                 across = monomials(table.k, n)[:, inside:].sum(axis=1) == r
                 square += float(np.sum((turned[n][across]) ** 2 / factorials(table.k, n)[across])) / table.variance
-            # In the first stage an order has one tensor, later it is met in all higher ones as well.
+            # In the first stage an order has one tensor; later it also occurs in all higher ones.
             orders_met = slice(r, None) if inside else slice(r, r + 1)
             error = float(np.sum(errors[orders_met] ** 2)) / table.variance
             lower += error
@@ -125,7 +127,7 @@ def _next_stage(
         rounding = 1e-14
         value = math.sqrt(square)
         lower, upper = math.sqrt(lower) + rounding, math.sqrt(upper) + rounding
-        certificate = decide(value, lower, upper, prove(known, r))
+        certificate = decide(value, lower, upper, prove(learned, r))
         looked.append(certificate)
         if certificate.verdict is Verdict.NONZERO:
             return _stage(tables, basis, inside, r, certificate, lower, tuple(looked[:-1])), tuple(looked)
@@ -145,24 +147,23 @@ def _stage(
     sizes, vectors = np.linalg.eigh(gram)
     sizes = np.sqrt(np.maximum(sizes[::-1], 0.0))
     vectors = vectors[:, ::-1].T @ basis[inside:]
-    # The root of an eigenvalue that is zero is of the order of the root of the rounding of the matrix.
+    # The square root of a zero eigenvalue is of the order of the square root of the matrix's rounding.
     floor = max(error, 3e-8 * float(sizes[0]))
     verdicts = [decide(float(size), floor, floor) for size in sizes]
     added = [v.verdict is Verdict.NONZERO and v.value > 2.0 * floor for v in verdicts]
     doubtful = tuple(
         Certificate(Verdict.UNDECIDED, v.value, v.error)
-        for v, kept in zip(verdicts, added, strict=True)
-        if not kept and error > TOLERANCE
+        for v, is_added in zip(verdicts, added, strict=True)
+        if not is_added and error > TOLERANCE
     )
-    kept = vectors[added]
-    rows = _readable(kept)
+    rows = _readable(vectors[added])
     along = rows @ basis[inside:].T
     strengths = tuple(float(x) for x in np.sqrt(np.maximum(np.einsum("ai,ij,aj->a", along, gram, along), 0.0)))
     return Stage(r, rows, basis[:inside], certificate, strengths, excluded, doubtful)
 
 
 def _readable(rows: np.ndarray) -> np.ndarray:
-    """Another orthonormal basis of the same span: coordinates, or vectors with many zeros, where there is one."""
+    """Return an orthonormal basis of the same span that is easier to read: coordinates, or vectors with many zeros."""
     reduced = echelon(rows)
     lengths = np.linalg.norm(reduced, axis=1)
     products = reduced @ reduced.T
@@ -172,7 +173,7 @@ def _readable(rows: np.ndarray) -> np.ndarray:
 
 
 def echelon(rows: np.ndarray) -> np.ndarray:
-    """The reduced row echelon form, with full pivoting of rows and entries below 1e-10 set to zero."""
+    """Return the reduced row echelon form, with full pivoting of rows and entries below 1e-10 set to zero."""
     rows = np.array(rows, dtype=float)
     place = 0
     for column in range(rows.shape[1]):
@@ -183,21 +184,21 @@ def echelon(rows: np.ndarray) -> np.ndarray:
             continue
         rows[[place, pivot]] = rows[[pivot, place]]
         rows[place] /= rows[place, column]
-        for other in range(len(rows)):
-            if other != place:
-                rows[other] -= rows[other, column] * rows[place]
+        for row in range(len(rows)):
+            if row != place:
+                rows[row] -= rows[row, column] * rows[place]
         place += 1
     return np.where(np.abs(rows) < 1e-10, 0.0, rows)
 
 
 def tidy_signs(rows: np.ndarray) -> np.ndarray:
-    """Each direction with its largest component positive."""
+    """Return the directions with signs such that their largest component is positive."""
     largest = np.argmax(np.round(np.abs(rows), 9), axis=1)
     return rows * np.sign(rows[np.arange(len(rows)), largest])[:, None] + 0.0
 
 
 def _gram(table: HermiteTable, turned: list[np.ndarray], inside: int, r: int) -> np.ndarray:
-    r"""The Gram matrix of one index of :math:`C_r(x)`; its trace is the squared size of the tensor.
+    r"""Return the Gram matrix of one index of :math:`C_r(x)`; its trace is the squared size of the tensor.
 
     .. math:: \frac{1}{r!} \sum_{|\beta| = r - 1} \frac{(r-1)!}{\beta!}
               E_x\big[C_{\beta + e_i}(x)\,C_{\beta + e_j}(x)\big]
@@ -221,23 +222,23 @@ def _gram(table: HermiteTable, turned: list[np.ndarray], inside: int, r: int) ->
 
 
 def coordinates_of(rows: np.ndarray) -> tuple[int, ...] | None:
-    """The coordinates that a subspace (orthonormal rows) consists of, or None when it is not made of coordinates."""
+    """Return the coordinates that span a subspace (orthonormal rows), or None if it is not spanned by coordinates."""
     diagonal = np.diagonal(rows.T @ rows) if len(rows) else np.zeros(rows.shape[1])
     if np.all(np.minimum(np.abs(diagonal), np.abs(diagonal - 1.0)) < 1e-12):
         return tuple(int(i) for i in np.flatnonzero(diagonal > 0.5))
     return None
 
 
-INDEPENDENT = "since no term depends on what is left"
+INDEPENDENT = "since no term depends on the remaining directions"
 
 
 def prover(table: HermiteTable, symmetries: Symmetries) -> Prover:
-    """What is known of a function without integration: exact zeros, the structure of its formula, its symmetries."""
+    """Return a function that proves zeros without integration: by exact arithmetic, the formula, or symmetries."""
 
-    def prove(known: np.ndarray, r: int) -> str | None:
-        if table.depends_within(known):
+    def prove(learned: np.ndarray, r: int) -> str | None:
+        if table.depends_within(learned):
             return INDEPENDENT
-        inside = coordinates_of(known)
+        inside = coordinates_of(learned)
         if inside is not None:
             outside = [i for i in range(table.k) if i not in inside]
             if table.proved_zero is not None and (not inside or table.beyond == 0.0):
@@ -250,13 +251,13 @@ def prover(table: HermiteTable, symmetries: Symmetries) -> Prover:
                     return "exactly"
             if table.support is not None and not any(_can_have(term, outside, r) for term in table.support):
                 return "by the form of every term"
-        return symmetries.forbids(known, r)
+        return symmetries.forbids(learned, r)
 
     return prove
 
 
 def _can_have(degrees: Sequence[frozenset[int]], outside: Sequence[int], r: int) -> bool:
-    """Whether degrees in the variables outside may add up to r."""
+    """Whether the possible degrees in the variables ``outside`` can add up to r."""
     sums = {0}
     for i in outside:
         sums = {s + n for s in sums for n in degrees[i] if s + n <= r}

@@ -6,7 +6,7 @@ invariant, :math:`g^{\otimes r} C_r = \chi(g)\,C_r`. The number of independent t
 
 .. math:: \frac1{|G|} \sum_g \chi(g)\, \mathrm{tr}\,\mathrm{Sym}^r(g|_\perp)
 
-and where it is zero the tensor is zero: a proof that takes no integral.
+and where it is zero the tensor is zero, which is a proof without integration.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import numpy as np
 
 from twolayer.learnability.formula import Formula, is_tame, vanishes
 
-# Beyond this many variables only changes of signs are tried: there are 2^k k! signed permutations.
+# Beyond this many variables only changes of signs are tried, since there are 2^k k! signed permutations.
 MAX_PERMUTED = 4
 MAX_FLIPPED = 8
 POINTS = 24
@@ -26,23 +26,23 @@ POINTS = 24
 
 @dataclass(frozen=True)
 class Symmetries:
-    """Signed permutations that leave a target as it is, up to a sign and a constant; a group."""
+    """The group of signed permutations that leave a target unchanged up to a sign and a constant."""
 
     matrices: np.ndarray  # (elements, k, k)
     signs: np.ndarray  # (elements,)
 
     @property
     def invariances(self) -> "Symmetries":
-        """Those that leave every label as it is."""
+        """The symmetries that leave every label unchanged."""
         keep = self.signs > 0
         return Symmetries(self.matrices[keep], self.signs[keep])
 
     def forbids(self, subspace: np.ndarray, r: int) -> str | None:
-        """Why the tensor of order r across a subspace (orthonormal rows) vanishes, or None."""
+        """Return why the tensor of order r across a subspace (orthonormal rows) is zero, or None."""
         k = self.matrices.shape[1]
         across = np.eye(k) - subspace.T @ subspace
         moved = self.matrices @ subspace.T - subspace.T
-        # A finite group that maps the subspace to itself either keeps a vector or moves it by much more than this.
+        # An element of a finite group either fixes a vector or moves it by much more than this tolerance.
         fixed = np.max(np.abs(moved), axis=(1, 2), initial=0.0) < 1e-6
         group, signs = self.matrices[fixed], self.signs[fixed]
         if len(group) < 2:
@@ -61,23 +61,23 @@ class Symmetries:
 
 
 def find_symmetries(formula: Formula | None, evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> Symmetries:
-    """The signed permutations under which a formula keeps its value or changes its sign, up to a constant.
+    """Return the signed permutations under which a formula keeps its value or changes its sign, up to a constant.
 
-    Candidates are found by values at random points; each is then proved by sympy, or left out.
+    Candidates are selected by values at random points; those that sympy cannot prove are omitted.
     """
     group = {_key(np.eye(k)): (np.eye(k), 1.0)}
     if formula is None or k > MAX_FLIPPED:
         return _as_symmetries(group)
     z = np.random.default_rng(0).standard_normal((POINTS, k))
     candidates = list(_signed_permutations(k))
-    here, *theirs = evaluate(np.stack([z, *(z @ g.T for g in candidates)]))
-    scale = float(np.max(np.abs(here))) + 1e-300
+    values, *permuted_values = evaluate(np.stack([z, *(z @ g.T for g in candidates)]))
+    scale = float(np.max(np.abs(values))) + 1e-300
     generators: list[tuple[np.ndarray, float]] = []
-    for g, there in zip(candidates, theirs, strict=True):
-        if _key(g) in group:  # a product of others: it needs no proof of its own
+    for g, permuted in zip(candidates, permuted_values, strict=True):
+        if _key(g) in group:  # a product of proved symmetries needs no proof
             continue
         for sign in (1.0, -1.0):
-            gap = there - sign * here
+            gap = permuted - sign * values
             is_close = np.ptp(gap) < 1e-9 * scale and (sign < 0 or abs(gap[0]) < 1e-9 * scale)
             if is_close and _is_proved(formula, g, sign):
                 generators.append((g, sign))
@@ -91,15 +91,15 @@ def _key(matrix: np.ndarray) -> bytes:
 
 
 def _close(group: dict[bytes, tuple[np.ndarray, float]], generators: list[tuple[np.ndarray, float]]) -> None:
-    """Add all products: a product of symmetries is one."""
+    """Add all products of elements, so that the result is a group."""
     fresh = list(group.values())
     while fresh:
-        made = {}
-        for (g, sign), (h, other) in itertools.product(fresh, generators):
+        products = {}
+        for (g, sign), (h, other_sign) in itertools.product(fresh, generators):
             if (key := _key(g @ h)) not in group:
-                made[key] = (g @ h, sign * other)
-        group |= made
-        fresh = list(made.values())
+                products[key] = (g @ h, sign * other_sign)
+        group |= products
+        fresh = list(products.values())
 
 
 def _as_symmetries(group: dict[bytes, tuple[np.ndarray, float]]) -> Symmetries:
@@ -124,5 +124,5 @@ def _is_proved(formula: Formula, g: np.ndarray, sign: float) -> bool:
     gap = sp.expand(moved - int(sign) * formula.form)
     if sign > 0:
         return vanishes(gap)
-    # Up to a constant: the gap at zero is taken off.
+    # The difference at zero is subtracted, since symmetries hold up to a constant.
     return vanishes(gap) or (is_tame(gap) and not sp.simplify(gap).free_symbols)

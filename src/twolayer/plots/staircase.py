@@ -67,7 +67,7 @@ def _stages(analysis: Learnability) -> Panel:
     for n, stage in enumerate(plain.stages, start=1):
         known += len(stage.directions)
         directions = {"color": LABEL, "fontsize": "medium", "va": "bottom"}
-        series.append(Note(_wrapped(analysis.words(stage)), n + 0.09, known + 0.1, directions))
+        series.append(Note(_wrapped(analysis.direction_names(stage)), n + 0.09, known + 0.1, directions))
         doubt = " (undecided)" if stage.undecided else ""
         series.append(Note(f"leap {stage.leap}{doubt}", n + 0.09, known - 0.1, {"va": "top"}))
     if len(plain.unseen):

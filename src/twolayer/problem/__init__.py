@@ -1,4 +1,4 @@
-"""What is learned: targets, students, inputs, starts, and the problem they make."""
+"""The learning problem: targets, students, inputs and starts."""
 
 from twolayer.problem.activations import AbstractActivation as AbstractActivation
 from twolayer.problem.activations import Custom as Custom

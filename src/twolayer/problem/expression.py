@@ -1,8 +1,8 @@
-"""Formulas written by users, such as ``"tanh(z1) + z1*z2"``: parsed by a whitelist, never evaluated as Python.
+"""Formulas of users, such as ``"tanh(z1) + z1*z2"``: parsed with a whitelist, never evaluated as Python.
 
-The text is parsed to a syntax tree, every node of which must be on the list below, and the tree is then interpreted:
-over JAX arrays to compute, over polynomials to find out whether the formula is one, over sympy's expressions to prove
-things about it.
+The text is parsed to a syntax tree whose nodes must all be on the whitelist below. The tree is then interpreted over
+JAX arrays to compute values, over polynomials to find out whether the formula is one, and over sympy expressions to
+prove properties of it.
 """
 
 import ast
@@ -31,14 +31,14 @@ MAX_DEPTH = 40
 MAX_POWER = 12
 MAX_CONSTANT = 1e9
 MAX_FIELDS = 32
-# The largest value of a formula at ordinary fields: squares of it are averaged.
+# The largest value of a formula at ordinary fields, since squares of it are averaged.
 MAX_VALUE = 1e100
-# A formula whose products would expand to more terms is not written for sympy, which might never end.
+# A formula whose products would expand to more terms is not passed to sympy, which might take forever.
 MAX_EXPANDED = 20_000
 
 _CONSTANTS = {"pi": math.pi}
 _SMOOTH: dict[str, Callable[..., Any]] = {"exp": jnp.exp, "sin": jnp.sin, "cos": jnp.cos}
-# Smooth where their argument is positive: sqrt(1 + z1**2) is, sqrt(z1**2) is not.
+# Functions that are smooth where their argument is positive: sqrt(1 + z1**2) is smooth, sqrt(z1**2) is not.
 _ROOTS: dict[str, Callable[..., Any]] = {"log": jnp.log, "sqrt": jnp.sqrt}
 _KINKED: dict[str, Callable[..., Any]] = {
     "abs": jnp.abs,
@@ -73,10 +73,10 @@ def _parse(text: Any) -> ast.expr:
 
 @functools.lru_cache(maxsize=256)
 def _tree(text: str) -> ast.expr:
-    """The checked syntax tree of a formula; nobody changes it."""
+    """Return the checked syntax tree of a formula, which is cached and must not be changed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python warns of what looks like a mistake; it is refused here
+            warnings.simplefilter("ignore")  # Python warns of likely mistakes, which are refused below
             tree = ast.parse(text.strip(), mode="eval").body
         _check(tree, 0)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -87,14 +87,14 @@ def _tree(text: str) -> ast.expr:
 
 
 def _check(node: ast.AST, depth: int) -> float | None:
-    """Refuse everything that is not on the list; the value of a part without fields, and None for one with fields."""
+    """Refuse every node that is not on the whitelist; return the value of a part without fields, None for others."""
     if depth > MAX_DEPTH:
         raise InvalidInput(f"A formula may be nested {MAX_DEPTH} deep at most.")
     parts: list[float | None]
     match node:
         case ast.BinOp(left, ast.Pow(), right):
             parts = [_check(left, depth + 1), _check(right, depth + 1)]
-            # A power of a number is a number, whatever the exponent; a power of fields must be a polynomial.
+            # A number may have any exponent; a power of fields must be a polynomial.
             if parts[1] is None or (parts[0] is None and parts[1] not in range(MAX_POWER + 1)):
                 raise InvalidInput(
                     f"A power in a formula must be a whole number from 0 to {MAX_POWER}, "
@@ -104,7 +104,7 @@ def _check(node: ast.AST, depth: int) -> float | None:
             parts = [_check(left, depth + 1), _check(right, depth + 1)]
         case ast.UnaryOp(ast.USub() | ast.UAdd(), operand):
             parts = [_check(operand, depth + 1)]
-        case ast.Constant(int() | float() as value) if type(value) in (int, float):  # a bool is an int, but no number
+        case ast.Constant(int() | float() as value) if type(value) in (int, float):  # excludes bool, a subclass of int
             if not abs(value) <= MAX_CONSTANT:
                 raise InvalidInput(f"A number in a formula may be {MAX_CONSTANT:g} at most, but one is {shown(value)}.")
             return float(value)
@@ -131,12 +131,12 @@ def _check(node: ast.AST, depth: int) -> float | None:
 
 
 def _constant(node: ast.expr) -> float:
-    """The value of a part without fields, which must be a finite real number."""
+    """Return the value of a part without fields, which must be a finite real number."""
     try:
         with double():
             value = _evaluate(node, ())
         result = math.inf if isinstance(value, complex) else float(value)
-    except (ArithmeticError, ValueError):  # a division by zero, a power beyond all floats
+    except (ArithmeticError, ValueError):  # a division by zero, or a power that overflows
         result = math.inf
     if not abs(result) <= MAX_VALUE:
         part = shown(ast.unparse(node))
@@ -149,7 +149,7 @@ def _has_fields(node: ast.AST) -> bool:
 
 
 def _field_index(name: str) -> int | None:
-    """The index of the field that a name means; ``z`` alone is the first."""
+    """Return the index of the field with this name; ``z`` is the first field."""
     if match := re.fullmatch(r"z([1-9][0-9]?)?", name):
         index = int(match.group(1) or 1) - 1
         return index if index < MAX_FIELDS else None
@@ -158,7 +158,7 @@ def _field_index(name: str) -> int | None:
 
 @register
 class Expression(eqx.Module):
-    """A formula in the fields ``z1, z2, ...``, as text. It is checked when it is built."""
+    """A formula in the fields ``z1, z2, ...``, given as text, which is checked on construction."""
 
     text: str = eqx.field(static=True)
 
@@ -168,12 +168,12 @@ class Expression(eqx.Module):
     @property
     def fields(self) -> int:
         """The highest index of a field in the formula."""
-        found = [_field_index(n.id) for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Name)]
-        return max((index + 1 for index in found if index is not None), default=0)
+        indices = [_field_index(n.id) for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Name)]
+        return max((index + 1 for index in indices if index is not None), default=0)
 
     @property
     def is_smooth(self) -> bool:
-        """Whether no function in it has a kink or a jump."""
+        """Whether no function in the formula has a kink or a jump."""
         calls = [n for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
         for call in calls:
             name = call.func.id  # pyright: ignore[reportAttributeAccessIssue]
@@ -185,7 +185,7 @@ class Expression(eqx.Module):
         return True
 
     def _is_positive(self, node: ast.expr) -> bool:
-        """Whether a part of the formula stays clear of zero, on lines through the space of the fields."""
+        """Whether a part of the formula is positive on a set of lines through the space of the fields."""
         line = np.linspace(-8.0, 8.0, 161)
         directions = [*np.eye(max(self.fields, 1)), np.ones(max(self.fields, 1))]
         fields = np.concatenate([line[:, None] * direction for direction in directions])
@@ -193,14 +193,14 @@ class Expression(eqx.Module):
             return bool(np.all(np.asarray(_evaluate(node, list(fields.T))) > 1e-3))
 
     def polynomial(self, k: int) -> Polynomial | None:
-        """The formula as a polynomial in k fields, or None when it is not one."""
+        """Return the formula as a polynomial in k fields, or None if it is not one."""
         try:
             return _as_polynomial(_parse(self.text), k)
         except (_NotPolynomial, TooLarge):  # a polynomial too large to expand is treated like any other function
             return None
 
     def obstacle(self, k: int) -> str:
-        """The part of the formula that is not a polynomial in k fields, or the whole if it is too large to expand."""
+        """Return the part of the formula that is not a polynomial, or the formula if it is too large to expand."""
         try:
             _as_polynomial(_parse(self.text), k)
         except _NotPolynomial as error:
@@ -210,11 +210,11 @@ class Expression(eqx.Module):
         return ""
 
     def symbolic(self, k: int) -> tuple[Any, bool] | None:
-        """The formula as a sympy expression in real symbols z1 .. zk, and whether its numbers are exact.
+        """Return the formula as a sympy expression in real symbols z1 .. zk, and whether its numbers are exact.
 
-        A number of at most twelve digits is the decimal that was written; one with more is a rounded one. None for a
-        formula with an activation whose formula is not known here, for one too large to expand, and for one that sympy
-        cannot hold.
+        A number of at most twelve digits is taken as the exact decimal, one with more digits as rounded. Returns None
+        for a formula with an activation that has no known formula, for one that is too large to expand, and for one
+        that sympy cannot represent.
         """
         import sympy as sp
 
@@ -255,11 +255,11 @@ def _evaluate(node: ast.expr, fields: Sequence[Any]) -> Any:
             if name in functions:
                 return functions[name](*values)
             return as_activation(name)(values[0])
-    raise AssertionError(f"A node passed the whitelist that has no meaning: {ast.dump(node)}.")
+    raise AssertionError(f"A node on the whitelist cannot be evaluated: {ast.dump(node)}.")
 
 
 class _NotPolynomial(Exception):
-    """The formula contains something that is not a polynomial: this part of it."""
+    """A part of the formula, given as argument, is not a polynomial."""
 
 
 def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
@@ -291,7 +291,7 @@ def _as_polynomial(node: ast.expr, k: int) -> Polynomial:
 
 
 def _terms(node: ast.expr) -> int:
-    """At most how many terms a part of a formula has when its products and powers are expanded."""
+    """Return a bound on the number of terms of a part of a formula after expanding its products and powers."""
     match node:
         case ast.BinOp(left, ast.Pow(), right) if _has_fields(left):
             power = int(_constant(right))
@@ -313,22 +313,22 @@ def _terms(node: ast.expr) -> int:
 
 
 class _NoFormula(Exception):
-    """An activation is a program, not a formula."""
+    """An activation has no known formula."""
 
 
 def _is_short(node: ast.AST) -> bool:
-    """Whether a number is one that a person writes, and not the rounding of another."""
+    """Whether a number has so few digits that it is meant exactly, not rounded from another."""
     return not (isinstance(node, ast.Constant) and len(repr(node.value).split("e")[0].replace(".", "").strip("0")) > 12)
 
 
 def symbolic_activation(activation: AbstractActivation, x: Any) -> Any:
-    """An activation of a sympy expression; None when its formula is not known here."""
+    """Return an activation applied to a sympy expression; None if its formula is not known."""
     import sympy as sp
 
     if activation.coefficients is not None:
         numbers = [sp.Rational(repr(c)) for c in activation.coefficients]
         return sum((c * x**n for n, c in enumerate(numbers)), start=sp.Integer(0))
-    known: dict[str, Callable[[Any], Any]] = {
+    formulas: dict[str, Callable[[Any], Any]] = {
         "Erf": lambda x: sp.erf(x / sp.sqrt(2)),
         "Relu": lambda x: sp.Max(x, 0),
         "Tanh": sp.tanh,
@@ -336,7 +336,7 @@ def symbolic_activation(activation: AbstractActivation, x: Any) -> Any:
         "Softplus": lambda x: sp.log(1 + sp.exp(x)),
         "Gelu": lambda x: x * (1 + sp.erf(x / sp.sqrt(2))) / 2,
     }
-    form = known.get(type(activation).__name__)
+    form = formulas.get(type(activation).__name__)
     return None if form is None else form(x)
 
 
@@ -363,7 +363,10 @@ def _as_symbolic(node: ast.expr, fields: Sequence[Any]) -> Any:
                 "step": lambda x: (1 + _over_factors(sp.sign, x)) / 2,
                 "max": sp.Max,
                 "min": sp.Min,
-                **{each: getattr(sp, each) for each in ("exp", "sin", "cos", "log", "sqrt")},
+                **{
+                    name_of_function: getattr(sp, name_of_function)
+                    for name_of_function in ("exp", "sin", "cos", "log", "sqrt")
+                },
             }
             if name in functions:
                 return functions[name](*values)
@@ -374,7 +377,7 @@ def _as_symbolic(node: ast.expr, fields: Sequence[Any]) -> Any:
 
 
 def _over_factors(function: Callable[[Any], Any], x: Any) -> Any:
-    """The sign and the modulus of a product are products."""
+    """Apply a function to the factors of a product, as holds for the sign and the absolute value."""
     import sympy as sp
 
     return sp.Mul(*(function(factor) for factor in sp.Mul.make_args(x)))

@@ -1,4 +1,4 @@
-"""Inputs: where the samples come from."""
+"""Inputs: the distribution or data set that samples come from."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +9,14 @@ from twolayer.core.errors import InvalidInput
 from twolayer.specification.fields import array, count, leaf, static
 from twolayer.specification.registry import register
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
 
 
 class AbstractInputs(eqx.Module):
-    """The law of the inputs; d is their dimension."""
+    """Base class: the distribution of the inputs, whose dimension is d."""
 
     d: AbstractVar[int]
 
@@ -32,7 +32,7 @@ class Gaussian(AbstractInputs):
 class Samples(AbstractInputs):
     r"""A data set: inputs :math:`X \in R^{n \times d}` and labels :math:`y \in R^n`.
 
-    A fresh sample is a row drawn at random.
+    A fresh sample is a random row of X.
     """
 
     X: Any = leaf(array("X", 2))

@@ -1,4 +1,4 @@
-"""Where a formula has kinks and jumps: at known places along single fields, or on surfaces of several."""
+"""Find the kinks and jumps of a formula: at known places along single fields, or on surfaces of several fields."""
 
 import ast
 from collections.abc import Callable
@@ -11,20 +11,21 @@ from twolayer.core.multivariate import TooLarge
 from twolayer.core.precision import double
 from twolayer.problem import expression as formulas
 
-# Beyond this many deviations no average is made.
+# Values beyond this many standard deviations do not contribute to averages.
 REACH = 40.0
 # Two zeros of one function that are closer than the spacing of this grid may be missed.
 GRID = 16001
-# A formula that jumps more often than this is an oscillation, which no rule follows piece by piece.
+# A formula that jumps more often than this oscillates too much for rules between its jumps.
 MOST = 24
 
 
 @lru_cache(maxsize=256)
 def kinks_of(text: str, k: int) -> tuple[tuple[float, ...], ...] | None:
-    """The places along each of k fields where a formula has a kink or a jump.
+    """Return the places along each of k fields where a formula has a kink or a jump.
 
-    They are the zeros of what stands inside ``abs``, ``sign``, ``step``, a root or a logarithm, of the difference of
-    what stands inside ``max`` and ``min``, and the places where an argument meets a kink of an activation.
+    They are the zeros of the arguments of ``abs``, ``sign``, ``step``, roots and logarithms, the zeros of the
+    difference of the arguments of ``max`` and ``min``, and the places where the argument of an activation is at one of
+    its kinks.
 
     Parameters
     ----------
@@ -35,8 +36,8 @@ def kinks_of(text: str, k: int) -> tuple[tuple[float, ...], ...] | None:
 
     Returns
     -------
-    The sorted places for each field, or None where a kink lies on a surface of several fields, such as
-    ``abs(z1 + z2)``, and where there are more than ``MOST`` of them along one field.
+    The sorted places for each field; None if a kink lies on a surface of several fields, such as ``abs(z1 + z2)``, or
+    if there are more than ``MOST`` kinks along one field.
     """
     places: list[set[float]] = [set() for _ in range(k)]
     for call in ast.walk(formulas._parse(text)):
@@ -55,7 +56,7 @@ def kinks_of(text: str, k: int) -> tuple[tuple[float, ...], ...] | None:
 
 
 def _surfaces(name: str, args: list[ast.expr]) -> list[ast.expr]:
-    """The parts of a call whose zeros are its kinks."""
+    """Return the expressions whose zeros are the kinks of a call."""
     if name in ("max", "min"):
         return [ast.BinOp(args[0], ast.Sub(), args[1])]
     if name in formulas._KINKED or name in formulas._ROOTS:
@@ -66,7 +67,7 @@ def _surfaces(name: str, args: list[ast.expr]) -> list[ast.expr]:
 
 
 def _factors(node: ast.expr) -> list[ast.expr]:
-    """Expressions of which one is zero wherever the product, quotient or power is zero or changes its sign."""
+    """Return expressions one of which is zero wherever the product, quotient or power is zero or changes sign."""
     match node:
         case ast.BinOp(left, ast.Mult() | ast.Div(), right):
             return _factors(left) + _factors(right)
@@ -76,7 +77,7 @@ def _factors(node: ast.expr) -> list[ast.expr]:
 
 
 def _fields(node: ast.expr, k: int) -> list[int]:
-    """The fields on which an expression depends; those that cancel in a polynomial do not count."""
+    """Return the fields on which an expression depends; fields that cancel in a polynomial do not count."""
     try:
         polynomial = formulas._as_polynomial(node, k)
     except (formulas._NotPolynomial, TooLarge):
@@ -87,7 +88,7 @@ def _fields(node: ast.expr, k: int) -> list[int]:
 
 
 def _along(node: ast.expr, field: int, k: int) -> Callable[[np.ndarray], np.ndarray]:
-    """The expression as a function of one field, the others being zero."""
+    """Return the expression as a function of one field, with the others at zero."""
 
     def values(z: np.ndarray) -> np.ndarray:
         with double():
@@ -98,22 +99,22 @@ def _along(node: ast.expr, field: int, k: int) -> Callable[[np.ndarray], np.ndar
 
 
 def _zeros(function: Callable[[np.ndarray], np.ndarray]) -> list[float]:
-    """The zeros and sign changes of a function of one number, those that it touches without crossing included."""
+    """Return the zeros and sign changes of a function of one number, including zeros without a change of sign."""
     z = np.linspace(-REACH, REACH, GRID)
     values = function(z)
     sign = np.sign(values)
-    # A stretch of zeros, as of relu, ends at kinks of what stands inside, which are found there.
+    # An interval of zeros, as of relu, ends at kinks of the inner function, which are listed separately.
     alone = (sign[1:-1] == 0) & (sign[:-2] != 0) & (sign[2:] != 0)
     exact = z[1:-1][alone]
     crossing = np.flatnonzero(sign[:-1] * sign[1:] < 0)
-    low, high, left = z[crossing], z[crossing + 1], sign[crossing]
+    low, high, left_sign = z[crossing], z[crossing + 1], sign[crossing]
     size = np.abs(values)
     dips = 1 + np.flatnonzero((size[1:-1] < size[:-2]) & (size[1:-1] < size[2:]) & ~alone & (sign[1:-1] != 0))
     dips = np.setdiff1d(dips, np.concatenate([crossing, crossing + 1]))
     first, last = z[dips - 1], z[dips + 1]
     for _ in range(64):
         middle = 0.5 * (low + high)
-        is_left = np.sign(function(middle)) == left
+        is_left = np.sign(function(middle)) == left_sign
         low, high = np.where(is_left, middle, low), np.where(is_left, high, middle)
         inner, outer = (2.0 * first + last) / 3.0, (first + 2.0 * last) / 3.0
         is_lower = np.abs(function(inner)) < np.abs(function(outer))
@@ -124,6 +125,6 @@ def _zeros(function: Callable[[np.ndarray], np.ndarray]) -> list[float]:
 
 
 def _rounded(places: np.ndarray) -> np.ndarray:
-    """A bisection ends a unit in the last place beside a number of few digits: that number is meant."""
+    """Round places to numbers of few digits, which bisection misses by a unit in the last place."""
     short = np.round(places, 12)
     return np.where(np.abs(short - places) < 1e-14 * (1.0 + np.abs(places)), short, places)

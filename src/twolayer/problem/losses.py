@@ -1,4 +1,4 @@
-"""Losses: what one sample costs."""
+"""Losses of one sample."""
 
 import abc
 
@@ -9,11 +9,11 @@ from twolayer.specification.registry import register
 
 
 class AbstractLoss(eqx.Module):
-    """The cost of an output s for a label y."""
+    """Base class: the loss of an output s for a label y."""
 
     @abc.abstractmethod
     def __call__(self, y: Float[Array, "*n"], s: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """The cost at each sample."""
+        """Return the loss of each sample."""
 
 
 @register

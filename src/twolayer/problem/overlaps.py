@@ -1,4 +1,4 @@
-"""The overlaps: everything about the weights that the dynamics on Gaussian inputs can see."""
+"""The overlaps, which determine the dynamics on Gaussian inputs."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class Overlaps(eqx.Module):
               \Omega = \begin{pmatrix} Q & M \\ M^T & P \end{pmatrix} \succeq 0
 
     Omega is the covariance of the local fields (student first, then target). Invariants: Q and P are symmetric, Omega
-    is positive semi-definite, P is positive definite and never moves. Arrays may carry leading axes (replica, time).
+    is positive semi-definite, P is positive definite and constant. Arrays may have leading axes (replica, time).
     """
 
     Q: Float[Array, "*n p p"]
@@ -37,17 +37,17 @@ class Overlaps(eqx.Module):
 
     @property
     def projection(self) -> Float[Array, "p k"]:
-        r"""The coefficients :math:`M P^{-1}` of each student row on the target directions."""
+        r"""The coefficients :math:`M P^{-1}` of the student rows along the target directions."""
         return self.M if self.M.shape[1] == 0 else jnp.linalg.solve(self.P, self.M.T).T
 
     @property
     def perpendicular(self) -> Float[Array, "p p"]:
-        r"""The part orthogonal to the target, :math:`Q^\perp = Q - M P^{-1} M^T`."""
+        r"""The overlaps of the parts of the rows orthogonal to the target, :math:`Q^\perp = Q - M P^{-1} M^T`."""
         return symmetrise(self.Q - self.projection @ self.M.T)
 
 
 def check_overlaps(Q: Any, M: Any, P: Any) -> None:
-    """Refuse shapes that do not fit and an overlap matrix that is not positive."""
+    """Raise `InvalidInput` if the shapes do not fit or the overlap matrix is not positive semi-definite."""
     Q, M, P = np.asarray(Q), np.asarray(M), np.asarray(P)
     p, k = M.shape
     if Q.shape != (p, p):
@@ -67,19 +67,19 @@ def check_overlaps(Q: Any, M: Any, P: Any) -> None:
 
 
 def embed(overlaps: Overlaps, d: int, key: Key[Array, ""]) -> tuple[Float[Array, "p d"], Float[Array, "k d"]]:
-    r"""Weights with the given overlaps, in a uniformly random frame.
+    r"""Draw weights with the given overlaps, in a uniformly random frame.
 
     .. math:: W^\star = P^{1/2} E^\star, \qquad W = M P^{-1} W^\star + L E^\perp, \qquad L L^T = Q^\perp
 
     with orthonormal rows :math:`(E^\star, E^\perp)`. Gaussian inputs have no preferred direction, so weights drawn
-    through their overlaps have the same law as weights drawn directly, at any d.
+    through their overlaps have the same distribution as weights drawn directly, at any d.
     """
     p, k = overlaps.M.shape
     rank = min(p, d - k)
     values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
     factor = vectors[:, p - rank :] * jnp.sqrt(jnp.maximum(values[p - rank :], 0.0))[None, :]
     normals = jax.random.normal(purpose_key(key, Purpose.FRAME), (d, k + rank), dtype=jnp.float64)
-    # Householder QR leaves the signs of R to the first coordinates; with a positive diagonal the frame is uniform.
+    # The signs of R depend on the implementation of QR; the frame is uniform if its diagonal is made positive.
     vectors, R = jnp.linalg.qr(normals)
     frame = (vectors * jnp.where(jnp.diagonal(R) < 0.0, -1.0, 1.0)[None, :]).T
     W_star = jnp.linalg.cholesky(overlaps.P) @ frame[:k] if k else jnp.zeros((0, d))

@@ -1,4 +1,4 @@
-"""The problem: what is learned, by whom, from what, from where."""
+"""The learning problem: target, student, inputs, start and noise."""
 
 from typing import Any
 
@@ -20,26 +20,27 @@ from twolayer.problem.targets import AbstractTarget, Labels, check_covariance
 from twolayer.specification.fields import MAX_LENGTH, instance, is_traced, leaf, number
 from twolayer.specification.registry import register
 
-# Overlap matrices that are held at once while a start is drawn and checked.
+# Overlap matrices in memory at once while a start is drawn and checked.
 MATRICES = 4
 
 
 def _as_target(value: Any) -> Any:
     if callable(value) and not isinstance(value, AbstractTarget):
         raise InvalidInput(
-            "Argument `target` is a function: write MultiIndex(function, k=...) to say how many fields it takes."
+            "Argument `target` must be a target, but is a function: write MultiIndex(function, k=...) with its number "
+            "of fields."
         )
     return instance("target", AbstractTarget, "a target such as Committee(k=2, activation='erf')")(value)
 
 
 @register
 class Problem(eqx.Module):
-    r"""A learning problem, stated once for every simulation and every theory.
+    r"""A learning problem, the same object for every simulation and every theory.
 
     .. math:: y = f(\lambda^\star) + \sqrt{\Delta}\,\xi, \qquad s(z) = \frac1p \sum_j a_j\,\sigma(\lambda_j), \qquad
               \lambda = W z,\ \lambda^\star = W^\star z
 
-    ``noise`` is the variance Delta of the label noise.
+    ``noise`` is the variance :math:`\Delta` of the label noise.
     """
 
     target: AbstractTarget = leaf(_as_target)
@@ -53,23 +54,25 @@ class Problem(eqx.Module):
 
     def __check_init__(self):
         if isinstance(self.inputs, Samples) != isinstance(self.target, Labels):
-            raise InvalidInput("The target `Labels()` and the inputs `Samples(X, y)` go together: use both or neither.")
+            raise InvalidInput("The target `Labels()` and the inputs `Samples(X, y)` must be used together.")
         if isinstance(self.target, Labels) and not is_traced(self.noise) and float(self.noise) != 0.0:
             raise InvalidInput(
-                f"Argument `noise` must be 0 with `Samples`, whose labels are as they are, but is {self.noise}."
+                f"Argument `noise` must be 0 with `Samples`, whose labels are given, but is {self.noise}."
             )
         if self.d < self.k + 1:
             raise InvalidInput(
                 f"Argument `d` must exceed the number of target directions k = {self.k}, but is {self.d}."
             )
-        # Everything about a problem begins with the covariance of all its fields.
-        name, size, other = ("p", self.p, self.k) if self.p >= self.k else ("k", self.k, self.p)
-        check_size(name, size, lambda n: 8 * MATRICES * (n + other) ** 2, "the overlap matrix of all fields")
+        # Every computation needs the covariance of all fields, so its memory is checked first.
+        name, size, smaller = ("p", self.p, self.k) if self.p >= self.k else ("k", self.k, self.p)
+        check_size(name, size, lambda n: 8 * MATRICES * (n + smaller) ** 2, "the overlap matrix of all fields")
         if isinstance(self.start, GivenOverlaps) and self.start.P is not None and not is_traced(self.start.P):
             check_covariance("P", self.start.P, self.k)
-            own = getattr(self.target, "P", None)
-            if own is not None and not np.allclose(np.asarray(own), np.asarray(self.start.P), rtol=0, atol=1e-12):
-                raise InvalidInput("Argument `P` is given by the target and by the start, and the two differ.")
+            target_P = getattr(self.target, "P", None)
+            if target_P is not None and not np.allclose(
+                np.asarray(target_P), np.asarray(self.start.P), rtol=0, atol=1e-12
+            ):
+                raise InvalidInput("Argument `P` of the start must equal `P` of the target, but the two differ.")
         if not is_traced(self.P):
             self.start.check(self.p, np.asarray(self.P), self.d)
 
@@ -80,7 +83,7 @@ class Problem(eqx.Module):
 
     @property
     def p(self) -> int:
-        """The student's width."""
+        """The width of the student."""
         return self.student.p
 
     @property
@@ -90,22 +93,22 @@ class Problem(eqx.Module):
 
     @property
     def P(self) -> Any:
-        """The target-target overlaps: the start's, if it states them, else the target's."""
+        """The target-target overlaps: those of the start if it has some, else those of the target."""
         stated = self.start.P if isinstance(self.start, GivenOverlaps) else None
         return self.target.target_overlaps if stated is None else stated
 
     @property
     def has_random_start(self) -> bool:
-        """Whether two replicas begin differently."""
+        """Whether the starts of two replicas differ."""
         return self.start.is_random or self.student.is_random
 
     def draw(self, key: Key[Array, ""]) -> Overlaps:
-        """The start of one replica: the same for every description that is given the same key."""
+        """Draw the start of one replica, which is the same for every description with the same key."""
         P = jnp.asarray(self.P, jnp.float64)
         Q, M = self.start.draw(purpose_key(key, Purpose.START), self.p, P, self.d)
         return Overlaps(Q, M, P, self.student.draw_second_layer(purpose_key(key, Purpose.SECOND_LAYER)))
 
     def draw_many(self, keys: Key[Array, " replicas"]) -> Overlaps:
-        """The starts of several replicas, stacked along a leading axis (P has none: it is the same for all)."""
+        """Draw the starts of several replicas, stacked along a leading axis; P, the same for all, has none."""
         starts = jax.vmap(self.draw)(keys)
         return Overlaps(starts.Q, starts.M, jnp.asarray(self.P, jnp.float64), starts.a)

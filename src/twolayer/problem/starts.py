@@ -1,4 +1,4 @@
-"""Starts: where the weights begin, as overlaps; `embed` turns overlaps into weights.
+"""Starts: the initial weights, as overlaps, which `embed` turns into weights.
 
 All random starts are drawn through their overlaps, exactly and at a cost that does not depend on d.
 """
@@ -18,35 +18,35 @@ from twolayer.problem.overlaps import check_overlaps
 from twolayer.specification.fields import MAX_LENGTH, array, choice, is_traced, leaf, number, static
 from twolayer.specification.registry import register
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
 
 
 class StudentOverlaps(NamedTuple):
-    """The part of the overlaps that a start decides."""
+    """The student-student and student-target overlaps, which a start determines."""
 
     Q: Float[Array, "p p"]
     M: Float[Array, "p k"]
 
 
 class AbstractStart(eqx.Module):
-    """The law of the overlaps at time zero."""
+    """Base class: the distribution of the overlaps at time zero."""
 
     is_random: AbstractVar[bool]
 
     @abc.abstractmethod
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
-        """Student-student and student-target overlaps for a student of width p in d dimensions."""
+        """Draw the overlaps of a student of width p in d dimensions."""
 
     @abc.abstractmethod
     def check(self, p: int, P: Any, d: int) -> None:
-        """Refuse sizes that do not fit."""
+        """Raise `InvalidInput` if the start does not fit the sizes of the problem."""
 
 
 def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
-    """Overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
+    """Draw the overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
     k = P.shape[0]
     across, along = bartlett(key, p, d - k, beside=k)  # along: components in an orthonormal basis of the target
     M = along @ jnp.linalg.cholesky(P).T if k else along
@@ -55,7 +55,7 @@ def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) ->
 
 @register
 class RandomStart(AbstractStart):
-    r"""Independent rows without any knowledge of the target.
+    r"""Independent random rows, which do not depend on the target.
 
     ``law="sphere"``: :math:`w_j` uniform on the sphere of radius ``norm``; ``law="gaussian"``:
     :math:`w_j \sim N(0, \mathrm{norm}^2 I_d / d)`. Then :math:`M` is of order :math:`1/\sqrt d`.
@@ -86,10 +86,10 @@ def _as_overlap(value: Any) -> Any:
 
 @register
 class WarmStart(AbstractStart):
-    r"""Rows on the sphere of radius ``norm`` with a given overlap with the target and random otherwise.
+    r"""Rows on the sphere of radius ``norm`` with given overlaps with the target, random otherwise.
 
     ``m`` is an array of shape (p, k), the matrix M, or one number: neuron j then has overlap m with direction j mod k
-    and none with the others.
+    and overlap 0 with the other directions.
     """
 
     m: Any = leaf(_as_overlap)
@@ -131,10 +131,11 @@ class WarmStart(AbstractStart):
 
 @register
 class ScatteredStart(AbstractStart):
-    r"""Rows whose overlaps with the target scatter by a given amount, whatever d: the cloud of a wide student.
+    r"""Rows whose overlaps with the target have a given standard deviation at any d, as for a wide student.
 
     :math:`M = \mathrm{deviation}\; g\, P^{1/2}` with independent standard normals g, so that the overlap with a
-    direction of unit length has this deviation; outside of the target the rows are orthogonal and of length ``norm``:
+    direction of unit length has this deviation; orthogonal to the target the rows are orthogonal and of length
+    ``norm``:
     :math:`Q = M P^{-1} M^T + \mathrm{norm}^2 I`. It needs :math:`d \ge p + k`.
     """
 
@@ -160,7 +161,7 @@ class ScatteredStart(AbstractStart):
 
 @register
 class GivenOverlaps(AbstractStart):
-    r"""Exactly these overlaps, :math:`Q = W W^T` and :math:`M = W W^{\star T}`; ``P`` defaults to the target's own."""
+    r"""Given overlaps :math:`Q = W W^T` and :math:`M = W W^{\star T}`; ``P`` is that of the target by default."""
 
     Q: Any = leaf(array("Q", 2, largest=MAX_LENGTH**2))
     M: Any = leaf(array("M", 2, largest=MAX_LENGTH**2))

@@ -30,8 +30,8 @@ def _as_second_layer(value: Any) -> Any:
 class Student(eqx.Module):
     r"""A two-layer network of width p, :math:`s(z) = \frac1p \sum_j a_j\,\sigma(w_j \cdot z)`.
 
-    ``second_layer`` is the start of a: ``"ones"``, ``"rademacher"`` (signs), ``"gaussian"`` (standard normal) or an
-    array.
+    ``second_layer`` is the initial second layer a: ``"ones"``, ``"rademacher"`` (random signs), ``"gaussian"``
+    (standard normal) or an array.
     """
 
     p: int = static(count("p", high=100_000))
@@ -46,16 +46,16 @@ class Student(eqx.Module):
 
     @property
     def scale(self) -> float:
-        """The factor before the sum over neurons."""
+        """The factor of the sum over neurons."""
         return 1.0 / self.p
 
     @property
     def is_random(self) -> bool:
-        """Whether the second layer is drawn anew in each replica."""
+        """Whether the initial second layer is random, so that it differs between replicas."""
         return isinstance(self.second_layer, str) and self.second_layer != "ones"
 
     def draw_second_layer(self, key: Key[Array, ""]) -> Float[Array, " p"]:
-        """The second layer at the start of a replica."""
+        """Draw the initial second layer of one replica."""
         if not isinstance(self.second_layer, str):
             return jnp.asarray(self.second_layer, jnp.float64)
         if self.second_layer == "rademacher":
@@ -65,5 +65,5 @@ class Student(eqx.Module):
         return jnp.ones(self.p, jnp.float64)
 
     def __call__(self, lam: Float[Array, "*n p"], a: Float[Array, " p"]) -> Float[Array, "*n"]:
-        """The output, from the local fields and the second layer."""
+        """Return the output, given the local fields and the second layer."""
         return self.activation(lam) @ a.astype(lam.dtype) * self.scale

@@ -1,1 +1,1 @@
-"""The language of specifications: converters of fields, the registry of classes, the codec to JSON and back."""
+"""The specification language: converters for fields, the registry of classes, and the codec to and from JSON."""

@@ -1,7 +1,7 @@
-"""Any registered module <-> plain dict <-> canonical JSON <-> hash.
+"""Convert registered modules to plain dictionaries, to canonical JSON and to hashes, and back.
 
-The runtime objects are the specification: a module is written as ``{"kind": "Committee", "k": 2, ...}`` by walking its
-fields, and read back by calling its constructor, which validates. No class has a mirrored specification class.
+The runtime objects are the specification: a module is written as ``{"kind": "Committee", "k": 2, ...}`` from its
+fields, and read back by calling its constructor, which validates. No class needs a separate specification class.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from twolayer.specification.registry import lookup, registered
 
 T = TypeVar("T")
 
-# A larger array (a data set) is written as its shape and digest.
+# A larger array, such as a data set, is written as its shape and digest.
 MAX_NUMBERS = 10_000
 
 
 def encode(value: Any) -> Any:
-    """A module, container or number as plain data that JSON can hold."""
+    """Return a module, container or number as plain data that JSON can represent."""
     if isinstance(value, eqx.Module):
         fields = [field for field in dataclasses.fields(value) if field.init]
         return {"kind": type(value).__name__} | {field.name: encode(getattr(value, field.name)) for field in fields}
@@ -49,13 +49,13 @@ def encode(value: Any) -> Any:
     if callable(value):
         name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(value))}"
         return {"kind": "callable", "name": name, "code": _fingerprint(value)}
-    raise InvalidInput(f"A value of type {type(value).__name__} has no place in a specification.")
+    raise InvalidInput(f"A value of type {type(value).__name__} cannot be part of a specification.")
 
 
 def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
-    """A digest of what a function does, so that two lambdas of one name are told apart; not a way to rebuild it.
+    """Return a digest of a function's code, which distinguishes two lambdas of the same name; it cannot be inverted.
 
-    It is the same in every process: what the function encloses enters by its value and not by its address.
+    It is the same in every process, since enclosed variables enter by their value and not by their address.
     """
 
     def parts(code: types.CodeType) -> list[str]:
@@ -65,7 +65,7 @@ def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
     def enclosed(cell: types.CellType) -> str:
         try:
             value = cell.cell_contents
-        except ValueError:  # a name that is not bound yet
+        except ValueError:  # an enclosed variable that has no value yet
             return "unbound"
         if isinstance(value, types.FunctionType):
             return "itself" if value in (*outer, function) else _fingerprint(value, (*outer, function))
@@ -81,21 +81,21 @@ def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
 
 
 def to_json(value: Any) -> str:
-    """Canonical JSON: sorted keys, no spaces, shortest exact numbers."""
+    """Return canonical JSON: sorted keys, no spaces, shortest exact numbers."""
     return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_hash(value: Any) -> str:
-    """Hexadecimal SHA-256 of the canonical JSON."""
+    """Return the hexadecimal SHA-256 of the canonical JSON."""
     return hashlib.sha256(to_json(value).encode()).hexdigest()
 
 
 def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -> T:
-    """Build the object that plain data describes; ``expected`` is the class or family that must come out, or several.
+    """Build the object that plain data describes; ``expected`` is its class or family, or a tuple of these.
 
-    A mapping without ``kind`` is read as the expected class when that class is a concrete one; of several classes, as
-    the first of those that know most of its fields. A bare word is read as the class of that name with its defaults.
-    Errors name the path of the field.
+    A mapping without ``kind`` is read as the expected class if that class is concrete; of several classes, as the first
+    one that has the most of its fields. A string is read as the class of that name with its defaults. Error messages
+    begin with the path of the field.
     """
     if isinstance(data, expected):
         return data
@@ -110,7 +110,7 @@ def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -
                 raise InvalidInput(f"the Python function {shown(data.get('name'))} cannot be rebuilt from a file.")
             if kind == "array":
                 raise InvalidInput(
-                    f"the array of shape {shown(data.get('shape'))} is known by its digest and must be given again."
+                    f"the array of shape {shown(data.get('shape'))} was saved as a digest only; pass the array again."
                 )
             if not isinstance(kind, str):
                 raise InvalidInput(f"the `kind` must be a name, but is {shown(kind)}.")
@@ -138,29 +138,29 @@ def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -
 
 
 def _without_kind(data: dict[str, Any], expected: type | tuple[type, ...]) -> type | None:
-    """The class that a mapping without ``kind`` describes; None when only families are expected."""
+    """Return the class that a mapping without ``kind`` describes; None when only families are expected."""
     families = expected if isinstance(expected, tuple) else (expected,)
     concrete = [cls for cls in families if registered().get(cls.__name__) is cls]
 
-    def known(cls: Any) -> int:
+    def shared_fields(cls: Any) -> int:
         return len(data.keys() & {field.name for field in dataclasses.fields(cls)})
 
-    return max(concrete, key=known, default=None)
+    return max(concrete, key=shared_fields, default=None)
 
 
 def from_json(text: str, expected: type[T] | tuple[type[T], ...]) -> T:
-    """The inverse of `to_json`."""
+    """Build the object that canonical JSON describes; the inverse of `to_json`."""
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: a syntax error, or a whole number of too many digits
+    except (ValueError, RecursionError) as error:  # ValueError: a syntax error, or an integer with too many digits
         raise InvalidInput(f"The specification is not valid JSON: {first_line(error)}.") from None
     return decode(data, expected)
 
 
 def _decode_field(value: Any, hint: Any, path: str) -> Any:
-    """Decode a field's value when its annotation names a module; anything else is left to the field's converter."""
+    """Decode a field's value if its annotation names a module; other values are left to the field's converter."""
     families = _module_families(hint)
-    if not families:  # a field of any type may hold a module all the same, and then says its kind
+    if not families:  # a field annotated by another type may still hold a module, which then has a `kind`
         return decode(value, eqx.Module, path) if isinstance(value, dict) and "kind" in value else value
     parse = next((cls.parse for cls in families if hasattr(cls, "parse")), None)
     if isinstance(value, str) and parse is not None:
@@ -174,7 +174,7 @@ def _decode_field(value: Any, hint: Any, path: str) -> Any:
 
 
 def _module_families(hint: Any) -> tuple[Any, ...]:
-    """The module classes named by an annotation such as ``X``, ``X | Y``, ``X | None`` or ``tuple[X, ...]``."""
+    """Return the module classes in an annotation such as ``X``, ``X | Y``, ``X | None`` or ``tuple[X, ...]``."""
     if isinstance(hint, type) and issubclass(hint, eqx.Module):
         return (hint,)
     if typing.get_origin(hint) in (typing.Union, types.UnionType, tuple):
@@ -183,7 +183,7 @@ def _module_families(hint: Any) -> tuple[Any, ...]:
 
 
 class _at:
-    """Put the path of the field before the sentence of an error raised inside."""
+    """Context that puts the path of the field before the message of an error raised inside."""
 
     def __init__(self, path: str):
         self.path = path

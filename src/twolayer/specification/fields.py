@@ -1,8 +1,8 @@
-"""Converters for the fields of our modules: liberal in what they take, one clear sentence when they refuse.
+"""Converters for the fields of modules: they accept many types and refuse a wrong value with one clear sentence.
 
-A converter runs before anything else sees the value, so a wrong field fails at construction and names itself.
-Numbers that one may differentiate or sweep stay as they are when they are JAX arrays or tracers; plain Python and
-NumPy numbers become ``float`` and float64 arrays, so that no digit is lost before double precision is switched on.
+A converter runs before anything else sees the value, so a wrong field fails at construction with its name.
+Numbers that may be differentiated or swept stay as they are if they are JAX arrays or tracers; plain Python and NumPy
+numbers become ``float`` and float64 arrays, so that no digit is lost before double precision is switched on.
 """
 
 import math
@@ -19,14 +19,14 @@ from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.specification.registry import lookup
 
 MAX_COUNT = 2**53
-# Lengths of weights beyond this are mistakes; powers of them leave the range of double precision.
+# Larger weights are mistakes, and their powers would leave the range of double precision.
 MAX_LENGTH = 1e6
 
 T = TypeVar("T")
 
 
 def is_traced(value: Any) -> bool:
-    """Whether the value is only known inside a transformation, where it cannot be checked."""
+    """Whether the value is a tracer of JAX, whose number is unknown and cannot be checked."""
     return isinstance(value, Tracer)
 
 
@@ -35,19 +35,19 @@ def _refuse(name: str, must: str, value: Any) -> InvalidInput:
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether the value is one real number that a float can hold."""
+    """Whether the value is a real number that a float can represent."""
     if isinstance(value, np.ndarray | jax.Array):
         return value.ndim == 0 and value.dtype.kind in "iuf" and bool(np.isfinite(value))
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number beyond the largest float
+    except OverflowError:  # an integer beyond the largest float
         return False
 
 
 def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False) -> Callable[[Any], Any]:
-    """Converter to a whole number in [low, high]."""
+    """Return a converter to a whole number in [low, high]."""
     must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
 
     def convert(value: Any) -> int | None:
@@ -68,7 +68,7 @@ def number(
     below: float | None = None,
     optional: bool = False,
 ) -> Callable[[Any], Any]:
-    """Converter to a finite real number within the bounds (``above`` and ``below`` are strict)."""
+    """Return a converter to a finite real number within the bounds; ``above`` and ``below`` are strict."""
     bounds = [f"at least {low:g}"] if low > -math.inf else []
     bounds += [f"above {above:g}"] if above is not None else []
     bounds += [f"at most {high:g}"] if high < math.inf else []
@@ -89,7 +89,7 @@ def number(
 
 
 def array(name: str, ndim: int, optional: bool = False, largest: float = math.inf) -> Callable[[Any], Any]:
-    """Converter to a finite array with ``ndim`` dimensions and no entry beyond ``largest`` in size."""
+    """Return a converter to a finite array with ``ndim`` dimensions whose entries are at most ``largest`` in size."""
     must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
 
     def convert(value: Any) -> Any:
@@ -117,7 +117,7 @@ def array(name: str, ndim: int, optional: bool = False, largest: float = math.in
 
 
 def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
-    """Converter that lets one of the allowed words through."""
+    """Return a converter that accepts one of the allowed strings."""
 
     def convert(value: Any) -> str:
         if not isinstance(value, str):
@@ -130,7 +130,7 @@ def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def flag(name: str) -> Callable[[Any], bool]:
-    """Converter that lets true or false through."""
+    """Return a converter that accepts true or false."""
 
     def convert(value: Any) -> bool:
         if not isinstance(value, bool | np.bool_):
@@ -141,9 +141,9 @@ def flag(name: str) -> Callable[[Any], bool]:
 
 
 def instance(name: str, family: type | tuple[type, ...], noun: str) -> Callable[[Any], Any]:
-    """Converter that lets an object of the family, or of one of several, through.
+    """Return a converter that accepts an object of a family of classes, or of one of several families.
 
-    The name of a class of the family, as in a file (``constraint="sphere"``), stands for one with its defaults.
+    The name of a class of the family, as in a file (``constraint="sphere"``), means an object with its defaults.
     """
 
     def convert(value: Any) -> Any:
@@ -160,19 +160,19 @@ def instance(name: str, family: type | tuple[type, ...], noun: str) -> Callable[
 
 
 def static(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
-    """A field that is part of the structure (a size, a name): changing it means compiling again."""
+    """Declare a field that is part of the structure, such as a size or a name; changing it compiles again."""
     return eqx.field(static=True, converter=converter, **kwargs)
 
 
 def leaf(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
-    """A field that is data: it may be differentiated, swept or traced."""
+    """Declare a field that is data: it may be differentiated, swept or traced."""
     return eqx.field(converter=converter, **kwargs)
 
 
 def as_data(module: T) -> T:
-    """The module with its nonzero float leaves as arrays, so that a compiled function serves every value of them.
+    """Return the module with its nonzero floats as arrays, so that one compiled function serves all their values.
 
-    An exact zero (no noise, no momentum) stays a Python number: it is structure, and what it switches off is not
-    compiled.
+    An exact zero (no noise, no momentum) stays a Python number: it is structure, and the part of the computation that
+    it switches off is not compiled.
     """
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, float) and x != 0.0 else x, module)

@@ -1,4 +1,4 @@
-"""Names of our classes: filled by a decorator where each class is written, so that no central table is edited."""
+"""The registry of classes by name: a decorator adds a class where it is defined, so that there is no central table."""
 
 from importlib import import_module, metadata
 from typing import TypeVar
@@ -18,12 +18,12 @@ def register(cls: C) -> C:
     if cls.__name__ in _classes and _classes[cls.__name__] is not cls:
         raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
     _classes[cls.__name__] = cls
-    cls.__init__ = takes_these(cls.__init__, cls.__name__)  # a wrong argument is told with the nearest right one
+    cls.__init__ = takes_these(cls.__init__, cls.__name__)  # the error for a wrong argument suggests a right one
     return cls
 
 
 def _load_all() -> None:
-    """Import every module that registers classes: our own, and those that outside packages name as entry points."""
+    """Import every module that registers classes: those of this package, and the entry points of other packages."""
     global _all_loaded
     if not _all_loaded:
         _all_loaded = True
@@ -33,17 +33,17 @@ def _load_all() -> None:
 
 
 def registered(family: type | tuple[type, ...] = object) -> dict[str, type]:
-    """Every registered class of a family, or of several, by name."""
+    """Return the registered classes of a family, or of several, by name."""
     _load_all()
     return {name: cls for name, cls in _classes.items() if issubclass(cls, family)}
 
 
 def lookup(name: str, family: type | tuple[type, ...] = object) -> type:
-    """The registered class of that name within the family, in any case of letters, or one sentence with the nearest."""
-    known = registered(family)
-    if name in known:
-        return known[name]
-    same = [cls for each, cls in known.items() if each.lower() == name.lower()]
-    if len(same) != 1:
-        raise InvalidInput(f"{shown(name)} is not known here: {nearest(name, known)}")
-    return same[0]
+    """Return the registered class of a family by its name, ignoring case; an unknown name raises `InvalidInput`."""
+    classes = registered(family)
+    if name in classes:
+        return classes[name]
+    matching = [cls for registered_name, cls in classes.items() if registered_name.lower() == name.lower()]
+    if len(matching) != 1:
+        raise InvalidInput(f"{shown(name)} is not known here: {nearest(name, classes)}")
+    return matching[0]

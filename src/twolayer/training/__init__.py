@@ -1,4 +1,4 @@
-"""How the weights move."""
+"""How the weights are trained: stochastic gradient descent, its options, schedules and the clock."""
 
 from twolayer.training.clock import Clock as Clock
 from twolayer.training.momentum import AbstractMethod as AbstractMethod

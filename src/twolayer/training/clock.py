@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Clock(NamedTuple):
-    r"""One clock for every regime.
+    r"""Conversion between steps, time and samples, the same in every regime.
 
     .. math:: t = \frac{\gamma}{p d}\,\mathrm{samples}, \qquad \mathrm{samples} = n_b\,\mathrm{step}
     """
@@ -16,25 +16,25 @@ class Clock(NamedTuple):
 
     @property
     def time_per_step(self) -> Any:
-        """The time that one step takes."""
+        """The time of one step."""
         return self.time_per_sample * self.samples_per_step
 
     def steps(self, time: Any) -> Any:
-        """The number of the step nearest to a time."""
+        """Return the number of the step nearest to a time."""
         return np.rint(np.minimum(np.asarray(time) / self.time_per_step, 2.0**62)).astype(np.int64)
 
     def steps_at(self, time: Any) -> Any:
-        """The steps taken at a time, as a real number: a limit theory knows no whole ones."""
+        """Return the number of steps taken at a time, as a real number: limit theories have no discrete steps."""
         return np.asarray(time) / float(self.time_per_step)
 
     def time(self, step: Any) -> Any:
-        """The time after so many steps."""
+        """Return the time after ``step`` steps."""
         return np.asarray(step) * self.time_per_step
 
     def samples(self, step: Any) -> Any:
-        """The samples seen after so many steps."""
+        """Return the number of samples seen after ``step`` steps."""
         return np.asarray(step) * self.samples_per_step
 
     def samples_at(self, time: Any) -> Any:
-        """The samples seen at a time, as a real number."""
+        """Return the number of samples seen at a time, as a real number."""
         return np.asarray(time) / float(self.time_per_sample)

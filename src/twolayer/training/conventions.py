@@ -1,9 +1,9 @@
-r"""The normalisations of the papers, each turned into our own objects.
+r"""The normalisations of papers, converted to ours.
 
 Papers agree on the process and differ by factors of p, d and 2. One function per paper takes the numbers as the paper
-states them, under the paper's own letters, and gives the `Problem`, the `SGD` and the unit of time that say the same
-here. Overlaps are the same numbers in every convention (``Q``, ``R`` or ``M``, ``T`` or ``P``), so a start is passed on
-as it is; noise enters as the paper measures it. The dictionary is that of ``docs/notation.md``:
+states them, under the paper's own letters, and returns the equivalent `Problem`, `SGD` and unit of time. Overlaps are
+the same numbers in every convention (``Q``, ``R`` or ``M``, ``T`` or ``P``), so a start is passed on as it is; noise
+enters as the paper measures it. The conversions are those of ``docs/notation.md``:
 
 .. math:: w = w_X / \sqrt d, \qquad a_j = p\, v_j, \qquad \gamma = \gamma_d\, d / n_b, \qquad
           t = \gamma\,\mathrm{samples} / (p d)
@@ -20,7 +20,7 @@ from twolayer.training.sgd import SGD, Both, First, Free, Sphere
 
 
 class Stated(NamedTuple):
-    """A paper's setting in our units; a time :math:`t_{paper}` of the paper is ``time_unit * t_paper`` here."""
+    """The setting of a paper in our units; a time :math:`t_{paper}` of the paper is ``time_unit * t_paper`` here."""
 
     problem: Problem
     training: SGD
@@ -32,7 +32,7 @@ def _start(start: AbstractStart | None) -> dict[str, Any]:
 
 
 def _outer(name: str, values: Any, units: int) -> Any:
-    """The output weights of a sum without a factor before it, as ours, before which stands 1 / units."""
+    """Convert the output weights of a sum without prefactor to ours, whose sum has the prefactor 1 / units."""
     values = np.ones(units) if values is None else array(name, 1)(values)
     if values.shape != (units,):
         raise InvalidInput(f"Argument `{name}` must have {units} entries, but has shape {tuple(values.shape)}.")
@@ -46,7 +46,7 @@ def _layers(ratio: Any) -> First | Both:
 def saad1995(
     N: int, K: int, M: int, eta: Any, T: Any = None, g: Any = "erf", start: AbstractStart | None = None
 ) -> Stated:
-    r"""The soft committee machine of :cite:t:`saad1995`.
+    r"""Return the soft committee machine of :cite:t:`saad1995`.
 
     .. math:: \sum_{i=1}^K g(J_i \cdot \xi), \qquad \zeta = \sum_{n=1}^M g(B_n \cdot \xi), \qquad
               J_i \leftarrow J_i + \frac{\eta}{N}\, g'(J_i \cdot \xi) \Big[\zeta - \sum_j g(J_j \cdot \xi)\Big] \xi
@@ -74,6 +74,7 @@ def saad1995(
     return Stated(Problem(target, student, Gaussian(N), **_start(start)), SGD(eta), eta / K)
 
 
+# The eleven parameters are the quantities of the paper.
 def goldt2019(
     N: int,
     K: int,
@@ -87,7 +88,7 @@ def goldt2019(
     g: Any = "erf",
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""The two-layer teacher and student of :cite:t:`goldt2019`.
+    r"""Return the two-layer teacher and student of :cite:t:`goldt2019`.
 
     .. math:: \lambda_k = \frac{w_k \cdot x}{\sqrt N}, \qquad \phi = \sum_{k=1}^K v_k\, g(\lambda_k), \qquad
               y = \sum_{m=1}^M v^\star_m\, g(\lambda^\star_m) + \sigma \zeta, \qquad \Delta = \phi - y
@@ -136,7 +137,7 @@ def veiga2022(
     Delta: Any = 0.0,
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""One-pass SGD as in :cite:t:`veiga2022`.
+    r"""Return one-pass SGD as in :cite:t:`veiga2022`.
 
     .. math:: \lambda = W x, \qquad x \sim N(0, I_d / d), \qquad
               w_j \leftarrow w_j - \gamma\, \partial_{w_j} \tfrac12
@@ -177,7 +178,7 @@ def arnaboldi2023(
     Delta: Any = 0.0,
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""One-pass SGD as in :cite:t:`arnaboldi2023`: the convention of `veiga2022`, time :math:`\gamma \nu / (p d)`."""
+    r"""Return one-pass SGD as in :cite:t:`arnaboldi2023`, whose convention is that of `veiga2022`."""
     return veiga2022(d, p, target, gamma, activation, a, Delta, start)
 
 
@@ -190,7 +191,7 @@ def arnaboldi2023escaping(
     is_spherical: bool = True,
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""Phase retrieval with a quadratic student as in :cite:t:`arnaboldi2023escaping`.
+    r"""Return phase retrieval with a quadratic student as in :cite:t:`arnaboldi2023escaping`.
 
     .. math:: y = (w^\star \cdot x)^2 + \sqrt\Delta\,\xi, \qquad s = \frac1p \sum_j a_j (w_j \cdot x)^2, \qquad
               w_j \leftarrow \sqrt d\,
@@ -210,7 +211,7 @@ def arnaboldi2023escaping(
     Delta
         Variance of the label noise.
     trains_second_layer
-        Whether the second layer moves too.
+        Whether the second layer is trained too.
     is_spherical
         Whether rows are brought back to the sphere after each step.
     start
@@ -235,12 +236,12 @@ def arnaboldi2024batch(
     is_spherical: bool = True,
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""SGD on large fresh batches as in :cite:t:`arnaboldi2024batch`.
+    r"""Return SGD on large fresh batches as in :cite:t:`arnaboldi2024batch`.
 
     .. math:: w_j \leftarrow w_j - \gamma_d\, \partial_{w_j} \frac{1}{2 n_b} \sum_{\nu=1}^{n_b}
               \Big(y^\nu - \frac1p \sum_l a_l\, \sigma(w_l \cdot z^\nu)\Big)^2
 
-    with :math:`z \sim N(0, I_d)`, rows of length one, brought back to it after each step. The mean over the batch makes
+    with :math:`z \sim N(0, I_d)` and rows normalised to length one after each step. The mean over the batch makes
     :math:`\gamma = \gamma_d d / n_b`; the paper counts steps, each of which takes the time :math:`\gamma_d / p`.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Training in phases: learning rates that change, layers that take turns."""
+"""Training in phases, such as learning rates that change or layers that are trained in turn."""
 
 from typing import Any, NamedTuple
 
@@ -26,30 +26,30 @@ def _as_switches(value: Any) -> tuple[float, ...]:
 
 @register
 class Schedule(eqx.Module):
-    r"""Several trainings one after the other, each from where the last one ended.
+    r"""Several trainings one after the other, each of which starts where the last one ended.
 
     A piecewise constant learning rate is ``Schedule([SGD(0.5), SGD(0.1)], switches=[20.0])``; layer-wise training is
-    ``Schedule([SGD(2.0), SGD(1.0, layers=Second())], switches=[5.0])``. The clock runs on through all phases,
+    ``Schedule([SGD(2.0), SGD(1.0, layers=Second())], switches=[5.0])``. Time continues through all phases,
 
     .. math:: t = \frac{1}{pd} \sum_{samples} \gamma
 
-    A phase on the sphere keeps the lengths that the rows have when it begins, which are not those of the start where a
-    phase before it was free. On a fixed set its rows return to the lengths of the start.
+    A phase on the sphere keeps the lengths that the rows have when the phase begins, which differ from those of the
+    start if an earlier phase was free. On a fixed set it keeps the lengths of the start.
 
     Parameters
     ----------
     phases
-        The trainings: all on fresh samples without momentum, where the overlaps at the end of one are all that the next
-        one needs; or all on the same fixed set, in batches of one size, with one kind of momentum.
+        The trainings: all on fresh samples without momentum, where the next phase depends only on the overlaps at the
+        end of the last one; or all on the same fixed set, with one batch size and one kind of momentum.
     switches
-        The times at which one gives way to the next: one fewer than phases, increasing.
+        The times at which the next phase begins, in increasing order: one fewer than there are phases.
     """
 
     phases: tuple[SGD, ...] = leaf(_as_phases)
     switches: tuple[float, ...] = static(_as_switches)
 
     def __check_init__(self) -> None:
-        """Phases and switches fit each other, and nothing is carried along that the overlaps do not hold."""
+        """Check that phases and switches fit, and that no state besides the overlaps passes between phases."""
         if len(self.phases) < 2 or len(self.switches) != len(self.phases) - 1:
             raise InvalidInput(
                 f"Argument `switches` must have one time fewer than there are phases (two or more), but there are "
@@ -60,7 +60,10 @@ class Schedule(eqx.Module):
         first = self.phases[0]
         for phase in self.phases:
             if self.has_fixed_set:
-                kinds = [(each.reuse, each.batch_size, each.has_momentum, type(each.method)) for each in (first, phase)]
+                kinds = [
+                    (training.reuse, training.batch_size, training.has_momentum, type(training.method))
+                    for training in (first, phase)
+                ]
                 if kinds[0] != kinds[1]:
                     raise InvalidInput(
                         "Argument `phases` must share the fixed set, the batch size and the kind of momentum, but "
@@ -74,21 +77,21 @@ class Schedule(eqx.Module):
 
     @property
     def has_fixed_set(self) -> bool:
-        """Whether the phases share a set of samples, so that more than the overlaps goes from one to the next."""
+        """Whether the phases share a fixed set of samples, so that they pass on more than the overlaps."""
         return any(phase.has_fixed_set for phase in self.phases)
 
     @property
     def learning_rate(self) -> Any:
-        """The largest of all phases: what bounds the scatter of a run."""
+        """The largest learning rate of all phases, which bounds the scatter of a run."""
         return max(float(phase.learning_rate) for phase in self.phases)
 
     @property
     def is_spherical(self) -> bool:
-        """Whether the rows keep their length in some phase."""
+        """Whether the rows keep their length in at least one phase."""
         return any(phase.is_spherical for phase in self.phases)
 
     def clock(self, problem: Problem) -> "PhasedClock":
-        """How steps, time and samples convert into one another, through all phases."""
+        """Return the conversion between steps, time and samples through all phases."""
         clocks = [phase.clock(problem) for phase in self.phases]
         firsts, times, samples = [0], [0.0], [0]
         for clock, switch in zip(clocks[:-1], self.switches, strict=True):
@@ -100,13 +103,13 @@ class Schedule(eqx.Module):
 
 
 class PhasedClock(NamedTuple):
-    """The clock of a schedule: that of each phase, and where it begins."""
+    """The clock of a schedule: the clocks of its phases, and the step, time and sample at which each phase begins."""
 
     clocks: tuple[Clock, ...]
     first_steps: np.ndarray
     first_times: np.ndarray
     first_samples: np.ndarray
-    switches: tuple[float, ...]  # the times asked, of which the others are the nearest steps
+    switches: tuple[float, ...]  # the requested times; `first_times` are those of the nearest steps
 
     @property
     def time_per_step(self) -> float:
@@ -114,38 +117,38 @@ class PhasedClock(NamedTuple):
         return min(float(clock.time_per_step) for clock in self.clocks)
 
     def _phase(self, firsts: np.ndarray, value: Any, name: str) -> tuple[Any, Any]:
-        """The phase in which a step or a time lies, and its step's length in time or samples."""
+        """Return the phase that contains a step or a time, and the length of its steps in time or samples."""
         phase = np.searchsorted(firsts, value, side="right") - 1
         return phase, np.array([float(getattr(clock, name)) for clock in self.clocks])[phase]
 
     def steps(self, time: Any) -> Any:
-        """The number of the step nearest to a time."""
+        """Return the number of the step nearest to a time."""
         phase, length = self._phase(self.first_times, time, "time_per_step")
-        found = self.first_steps[phase] + np.rint((np.asarray(time) - self.first_times[phase]) / length)
+        nearest = self.first_steps[phase] + np.rint((np.asarray(time) - self.first_times[phase]) / length)
         ends = np.append(self.first_steps[1:], 2**62)
-        return np.minimum(found, ends[phase]).astype(np.int64)
+        return np.minimum(nearest, ends[phase]).astype(np.int64)
 
     def steps_at(self, time: Any) -> Any:
-        """The steps taken at a time, as a real number; phases give way to one another at the very times asked."""
+        """Return the number of steps taken at a time, as a real number; phases end exactly at ``switches``."""
         return self._counted(time, "time_per_step")
 
     def samples_at(self, time: Any) -> Any:
-        """The samples seen at a time, as a real number."""
+        """Return the number of samples seen at a time, as a real number."""
         return self._counted(time, "time_per_sample")
 
     def _counted(self, time: Any, unit: str) -> Any:
-        """How many units of each phase's own length have gone by at a time."""
+        """Return how many steps or samples have passed at a time, as a real number."""
         begins = np.array([0.0, *self.switches])
         ends = np.append(self.switches, np.inf)
         spent = np.clip(np.asarray(time)[..., None], begins, ends) - begins
         return spent @ (1.0 / np.array([float(getattr(clock, unit)) for clock in self.clocks]))
 
     def time(self, step: Any) -> Any:
-        """The time after so many steps."""
+        """Return the time after ``step`` steps."""
         phase, length = self._phase(self.first_steps, step, "time_per_step")
         return self.first_times[phase] + (np.asarray(step) - self.first_steps[phase]) * length
 
     def samples(self, step: Any) -> Any:
-        """The samples seen after so many steps."""
+        """Return the number of samples seen after ``step`` steps."""
         phase, size = self._phase(self.first_steps, step, "samples_per_step")
         return (self.first_samples[phase] + (np.asarray(step) - self.first_steps[phase]) * size).astype(np.int64)

@@ -1,4 +1,4 @@
-"""How the weights move: stochastic gradient descent and its independent choices."""
+"""Stochastic gradient descent and its independent options."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ from twolayer.training.momentum import AbstractMethod, HeavyBall, as_momentum
 
 
 class AbstractReuse(eqx.Module):
-    """Whether samples are seen once or again."""
+    """Base class: whether and how samples are used more than once."""
 
 
 @register
 class Fresh(AbstractReuse):
-    """Every batch is new: one pass over the data."""
+    """Every batch consists of new samples: one pass over the data."""
 
 
 @register
 class Reused(AbstractReuse):
-    r"""The same :math:`n = \alpha d` samples at every step.
+    r"""The same :math:`n = \alpha d` samples are used at every step.
 
-    Full batch, or random mini-batches when ``batch_size`` says less.
-    On `Samples` the set is the data set itself, whatever alpha says. Mini-batches are drawn with replacement.
+    A step uses all of them, or a random mini-batch if ``batch_size`` is smaller; mini-batches are drawn with
+    replacement. On `Samples` the set is the data set itself, and ``alpha`` is ignored.
     """
 
     alpha: float = static(number("alpha", above=0.0, high=1e9))
@@ -35,9 +35,9 @@ class Reused(AbstractReuse):
 
 @register
 class Repeated(AbstractReuse):
-    """Every batch is new, and is used for several updates in a row before the next one is drawn.
+    """Every batch is new, and is used for several consecutive updates before the next one is drawn.
 
-    One step is all updates on one batch; ``samples`` counts a sample once, however often it is used.
+    One step consists of all updates on one batch; ``samples`` counts a sample once, although it is used several times.
     """
 
     times: int = static(count("times", high=64), default=2)
@@ -45,32 +45,32 @@ class Repeated(AbstractReuse):
 
 @register
 class LookAhead(AbstractReuse):
-    r"""Every batch is new, and the gradient is taken where a step along it would lead.
+    r"""Every batch is new, and its gradient is taken at the weights after a trial step on the same batch.
 
     .. math:: \tilde W = W - \frac{\rho}{d} \nabla \sum_\nu \ell^\nu(W), \qquad
               W^+ = W - \frac{\gamma}{d} \nabla \sum_\nu \ell^\nu(\tilde W)
 
     on the same batch; a positive ``rate`` :math:`\rho` descends (extragradient, two passes over a sample), a negative
-    one ascends (sharpness-aware minimisation). The second layer stays where it is while the first looks ahead.
+    one ascends (sharpness-aware minimisation). The trial step moves the first layer only.
     """
 
     rate: Any = leaf(number("rate"))
 
 
 class AbstractLayers(eqx.Module):
-    """Which layers are trained."""
+    """Base class: which layers are trained."""
 
 
 @register
 class First(AbstractLayers):
-    """The first layer is trained, the second is frozen."""
+    """The first layer is trained, and the second is frozen."""
 
 
 @register
 class Both(AbstractLayers):
     r"""Both layers are trained.
 
-    ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, second-layer over first-layer rate.
+    ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, the learning rate of the second layer over that of the first.
     """
 
     ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
@@ -78,29 +78,29 @@ class Both(AbstractLayers):
 
 @register
 class Second(AbstractLayers):
-    r"""The second layer is trained, the first is frozen: a convex problem.
+    r"""The second layer is trained, and the first is frozen, which makes the problem convex.
 
-    ``ratio`` is the second-layer rate over ``learning_rate``, as for `Both`.
+    ``ratio`` is the learning rate of the second layer over ``learning_rate``, as for `Both`.
     """
 
     ratio: Any = leaf(number("ratio", above=0.0), default=1.0)
 
 
 class AbstractConstraint(eqx.Module):
-    """Where the rows of W may go."""
+    """Base class: a constraint on the rows of the first layer W."""
 
 
 @register
 class Free(AbstractConstraint):
-    """Anywhere."""
+    """The rows of the first layer are not constrained."""
 
 
 @register
 class Sphere(AbstractConstraint):
-    """Every row is brought back to its initial length after each step.
+    """Every row is scaled back to its initial length after each step.
 
-    In a `Schedule` on fresh samples that is the length at which the phase begins: rows that moved freely before keep
-    the length that they then have. On a fixed set it is the length at the start of the schedule.
+    In a `Schedule` on fresh samples this is the length at the beginning of the phase. On a fixed set it is the length
+    at the start of the schedule.
     """
 
 
@@ -114,14 +114,14 @@ class SGD(eqx.Module):
     Parameters
     ----------
     learning_rate
-        :math:`\gamma`, the same in every regime of batch size.
+        Learning rate :math:`\gamma`, with the same meaning for every batch size.
     batch_size
-        :math:`n_b`; 1 by default for fresh samples, the whole set for reused ones.
+        Batch size :math:`n_b`; by default 1 for fresh samples and the whole set for reused ones.
     reuse, layers, constraint
         `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First`, `Both` or `Second`; `Free` or `Sphere`.
     weight_decay, momentum
-        :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots` and heavy ball, :math:`V^+ = \beta V + \dots`,
-        :math:`W^+ = W + V^+`; or another method, ``momentum=Nesterov(0.9)``.
+        Weight decay :math:`\lambda_w` in :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots`, and :math:`\beta` of heavy
+        ball, :math:`V^+ = \beta V + \dots`, :math:`W^+ = W + V^+`; or another method, ``momentum=Nesterov(0.9)``.
     """
 
     learning_rate: Any = leaf(number("learning_rate", above=0.0))
@@ -144,7 +144,7 @@ class SGD(eqx.Module):
         weight_decay: Any = 0.0,
         momentum: Any = 0.0,
     ):
-        """``batch_size`` left out means one fresh sample, or the whole set when samples are reused."""
+        """Set the defaults: without ``batch_size``, one fresh sample, or the whole set if samples are reused."""
         self.learning_rate = learning_rate
         self.reuse = Fresh() if reuse is None else reuse
         self.batch_size = 1 if batch_size is None and not self.has_fixed_set else batch_size
@@ -160,17 +160,17 @@ class SGD(eqx.Module):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether every sample is used once."""
+        """Whether every sample is used only once."""
         return isinstance(self.reuse, Fresh)
 
     @property
     def has_fixed_set(self) -> bool:
-        """Whether the same samples come back in later steps."""
+        """Whether the same samples are used again in later steps."""
         return isinstance(self.reuse, Reused)
 
     @property
     def layer_ratio(self) -> Any:
-        r""":math:`\kappa`: 0 when the second layer is frozen."""
+        r"""The ratio :math:`\kappa` of the learning rates of both layers; 0 when the second layer is frozen."""
         return self.layers.ratio if isinstance(self.layers, Both | Second) else 0.0
 
     @property
@@ -180,21 +180,21 @@ class SGD(eqx.Module):
 
     @property
     def has_momentum(self) -> bool:
-        """Whether there is a velocity to carry along."""
+        """Whether the method has a state besides the weights, such as a velocity."""
         return not self.is_classical or is_traced(self.momentum) or float(self.momentum) != 0.0
 
     @property
     def is_classical(self) -> bool:
-        """Whether the momentum is heavy ball or none, given by one number."""
+        """Whether the momentum is given by one number, which means heavy ball or none."""
         return not isinstance(self.momentum, AbstractMethod)
 
     @property
     def method(self) -> AbstractMethod:
-        """How past steps enter the next."""
+        """The method by which past steps enter the next one."""
         return HeavyBall(self.momentum) if self.is_classical else self.momentum
 
     def set_size(self, problem: Problem) -> int | None:
-        """The number of samples in the fixed set; None when samples are fresh draws from a Gaussian."""
+        """Return the number of samples in the fixed set; None when samples are drawn afresh from a Gaussian."""
         if isinstance(problem.inputs, Samples):
             return problem.inputs.n
         if isinstance(self.reuse, Reused):
@@ -202,7 +202,7 @@ class SGD(eqx.Module):
         return None
 
     def samples_per_step(self, problem: Problem) -> int:
-        """The batch size in force."""
+        """Return the number of samples in one step."""
         size = self.set_size(problem)
         if self.batch_size is None:
             return size or 1
@@ -211,7 +211,7 @@ class SGD(eqx.Module):
         return self.batch_size
 
     def clock(self, problem: Problem) -> Clock:
-        """How steps, time and samples convert into one another."""
+        """Return the conversion between steps, time and samples."""
         batch = self.samples_per_step(problem)
         rate = np.asarray(self.learning_rate, dtype=np.float64)
         return Clock(time_per_sample=rate / (problem.p * problem.d), samples_per_step=batch)

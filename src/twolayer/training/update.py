@@ -1,4 +1,4 @@
-"""One step of training from a gradient: the one place where the method is written, for weights in any coordinates."""
+"""One step of training given a gradient, for weights in any orthonormal coordinates."""
 
 from typing import Any, NamedTuple
 
@@ -10,38 +10,38 @@ from twolayer.training.sgd import SGD
 
 
 class Weights(NamedTuple):
-    """The weights on their way: rows are vectors of the input space, in orthonormal coordinates."""
+    """The weights during training; rows are vectors of the input space, in orthonormal coordinates."""
 
     W: Float[Array, "p n"]
-    V: Float[Array, "m v"]  # what the method remembers; of size zero for plain SGD
+    V: Float[Array, "m v"]  # additional state of the method; of size zero for plain SGD
     a: Float[Array, " p"]
 
 
-Gradient = tuple[Any, Any]  # of the summed loss, with respect to W and a
+Gradient = tuple[Any, Any]  # gradient of the summed loss with respect to W and a
 
 
 def at_rest(training: SGD, W: Float[Array, "p n"], a: Float[Array, " p"]) -> Weights:
-    """Weights at their start, with nothing to remember yet."""
+    """Return the weights at the start of training, where the additional state of the method is zero."""
     p, n = W.shape
     return Weights(W, jnp.zeros((training.method.memory * p, n) if training.has_momentum else (p, 0)), a)
 
 
 def queried(training: SGD, weights: Weights) -> Weights:
-    """The weights at which the method wants the gradient."""
+    """Return the weights at which the method takes the gradient."""
     if not training.has_momentum:
         return weights
     return weights._replace(W=training.method.query(weights.W, weights.V))
 
 
 def looked_ahead(problem: Problem, rate: Any, weights: Weights, gradient: Gradient) -> Weights:
-    r"""Where a step of another rate along the gradient leads, :math:`\tilde W = W - \frac{\rho}{d} \nabla L`."""
+    r"""Return the weights after a trial step along the gradient, :math:`\tilde W = W - \frac{\rho}{d} \nabla L`."""
     return weights._replace(W=weights.W - rate / problem.d * gradient[0])
 
 
 def update(
     problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: Gradient
 ) -> Weights:
-    r"""One step from the gradient of the summed loss.
+    r"""Return the weights after one step, given the gradient of the summed loss.
 
     .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
               a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu

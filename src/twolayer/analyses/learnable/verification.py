@@ -201,7 +201,7 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None], check
     counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
     expected = np.array([[i < n for i in range(values.shape[1])] for n in counts])
     agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < ABSENT + 10.0 * error))
-    predicted = tuple(tuple(result.words(stage)) for stage in giant)
+    predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
     return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), expected, agrees)
 
 
@@ -229,7 +229,7 @@ def _reused_batch(
     expected = np.array([[n < min(step - 1, len(giant)) for n in stage_of] for step in range(1, steps + 1)])
     never = np.array([n >= len(giant) for n in stage_of])
     agrees = bool(np.all(values[expected] > FOUND + error) and np.all(values[:, never] < ABSENT + 2.0 * error))
-    predicted = tuple(tuple(result.words(stage)) for stage in giant)
+    predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
     shown = np.broadcast_to(~never, expected.shape)
     return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), shown, agrees)
 
@@ -240,7 +240,7 @@ def _of_leap_one(staircase: Staircase) -> list[Stage]:
 
 
 def _named(result: Learnability, staircase: Staircase) -> tuple[str, ...]:
-    words = [word for stage in staircase.stages for word in result.words(stage)]
+    words = [word for stage in staircase.stages for word in result.direction_names(stage)]
     return (*words, *(f"unseen {n + 1}" for n in range(len(staircase.unseen))))
 
 

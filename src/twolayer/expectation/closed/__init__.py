@@ -1,1 +1,1 @@
-"""Engines whose Gaussian averages are closed formulas: threshold units, squares, polynomials."""
+"""Engines with closed formulas for Gaussian averages: threshold units, squares, polynomials."""

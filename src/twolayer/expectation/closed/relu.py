@@ -8,7 +8,8 @@ With slopes :math:`\theta` (steps) and :math:`\rho_{ab}` the correlation of two 
     + C_{12}\big(\tfrac\pi2 + \arcsin\rho_{12}\big)\Big]
 
 Two steps and two units contain an orthant probability in four dimensions. Its derivative with respect to the
-covariances between the two steps and the two units is elementary: it is one smooth integral over an interpolation s.
+covariances between the two steps and the two units is elementary, so that it is one smooth integral over an
+interpolation s.
 """
 
 import jax
@@ -18,41 +19,43 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation.rules import Rule
 
-# Below this part of a field's variance a conditional variance is rounding: the field is then determined.
+# A conditional variance below this fraction of the field's variance is rounding: the field is then determined.
 DEGENERATE = 1e-13
-# Fields whose squared correlation is this close to one coincide, as far as numbers can tell.
+# Fields whose squared correlation is this close to one coincide numerically.
 COINCIDENT = 1e-15
 
 
 def safe_root(x: Array) -> Array:
-    """A square root that is zero, with zero slope, where rounding makes its argument negative or zero."""
+    """Return a square root that is zero, with zero derivative, where rounding makes its argument negative or zero."""
     return jnp.where(x > 0.0, jnp.sqrt(jnp.where(x > 0.0, x, 1.0)), 0.0)
 
 
 def arcsine(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> Array:
-    r""":math:`\arcsin(c_{12}/\sqrt{c_{11} c_{22}})`, and zero where a field is determined.
+    r"""Return :math:`\arcsin(c_{12}/\sqrt{c_{11} c_{22}})`, and zero where a field is determined.
 
-    Zero is right there: a step at a kink counts one half, whatever the other field does. A variance is taken for
-    rounding when it is a tiny part of ``scale``.
+    Zero is correct there, since a step at its kink counts one half for any value of the other field. A variance counts
+    as rounding if it is a tiny fraction of ``scale``.
     """
     usable = jnp.logical_and(c11 > DEGENERATE * scale, c22 > DEGENERATE * scale)
     usable = jnp.logical_and(usable, jnp.logical_and(c11 > 0.0, c22 > 0.0))
     a, b = jnp.where(usable, c11, 1.0), jnp.where(usable, c22, 1.0)
     rho = jnp.where(usable, c12, 0.0) / jnp.sqrt(a * b)
-    # (1 - rho)(1 + rho) has a square root of infinite slope at full correlation: no derivative is taken through there.
-    rest = (1.0 - rho) * (1.0 + rho)
-    inside = rest > COINCIDENT
-    return jnp.where(inside, jnp.arctan2(rho, jnp.sqrt(jnp.where(inside, rest, 1.0))), jnp.sign(rho) * np.pi / 2)
+    # The square root of (1 - rho)(1 + rho) has an infinite derivative at full correlation, which is avoided.
+    cosine_squared = (1.0 - rho) * (1.0 + rho)
+    inside = cosine_squared > COINCIDENT
+    return jnp.where(
+        inside, jnp.arctan2(rho, jnp.sqrt(jnp.where(inside, cosine_squared, 1.0))), jnp.sign(rho) * np.pi / 2
+    )
 
 
 def orthant(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> Array:
-    r""":math:`\Theta_2 = E[\theta(x_1)\theta(x_2)]`, the probability that two fields are both positive."""
+    r"""Return :math:`\Theta_2 = E[\theta(x_1)\theta(x_2)]`, the probability that two fields are both positive."""
     return 0.25 + arcsine(c12, c11, c22, scale) / (2.0 * np.pi)
 
 
 @jax.custom_jvp
 def two_units(c12: Array, c11: Array, c22: Array) -> Array:
-    r""":math:`E[(x_1)_+ (x_2)_+]`, with derivatives that are accurate where the two nearly coincide.
+    r"""Return :math:`E[(x_1)_+ (x_2)_+]`, with derivatives that are accurate where the two nearly coincide.
 
     .. math:: \partial_{12} = \Theta_2, \qquad \partial_{11} = \frac{\sqrt{C_{11}C_{22} - C_{12}^2}}{4\pi C_{11}}
 
@@ -82,7 +85,7 @@ class Three(dict[str, Array]):
         return self[pair[::-1]]
 
     def given(self, i: str, scale: Array) -> tuple[Array, Array, str, str, Array, Array, Array]:
-        """Condition on one field being zero: whether it is free, its variance, the others and their covariances."""
+        """Condition on one field being zero; return whether it is free, its variance, the other fields' covariances."""
         first, second = (letter for letter in "abc" if letter != i)
         is_free = self[i + i] > DEGENERATE * scale
         variance = jnp.where(is_free, self[i + i], 1.0)
@@ -93,7 +96,7 @@ class Three(dict[str, Array]):
 
 
 def two_steps_and_a_relu(V: Three, scale: Array) -> Array:
-    r""":math:`T_3 = E[\theta(x_a)\theta(x_b)(x_c)_+]`.
+    r"""Return :math:`T_3 = E[\theta(x_a)\theta(x_b)(x_c)_+]`.
 
     .. math:: T_3 = \sum_{i} \frac{V_{ci}}{\sqrt{2\pi V_{ii}}}\,
               \Theta_2\big(\rho\ \text{of the other two given}\ x_i = 0\big)
@@ -105,13 +108,13 @@ def two_steps_and_a_relu(V: Three, scale: Array) -> Array:
         pull = V["c" + i] / jnp.sqrt(2.0 * np.pi * variance)
         total = total + jnp.where(is_free, pull * orthant(c12, c11, c22, scale), 0.0)
         is_one = is_one & is_free & (jnp.maximum(c11, c22) <= DEGENERATE * scale)
-    # Three fields that are one and the same: their kinks coincide, and the sum above does not say how to count them.
+    # If the three fields are equal, their kinks coincide, and the sum above is not defined.
     alike = (V["ab"] > 0.0) & (V["ac"] > 0.0)
     return jnp.where(is_one, jnp.where(alike, safe_root(V["cc"]) / np.sqrt(2.0 * np.pi), 0.0), total)
 
 
 def two_steps_and_a_sign(V: Three, scale: Array) -> Array:
-    r""":math:`E[\theta(x_a)\theta(x_b)\,\mathrm{sign}(x_c)] = \frac{\arcsin\rho_{ac} + \arcsin\rho_{bc}}{2\pi}`.
+    r"""Return :math:`E[\theta(x_a)\theta(x_b)\,\mathrm{sign}(x_c)] = (\arcsin\rho_{ac} + \arcsin\rho_{bc})/2\pi`.
 
     The third arcsine of the orthant probability cancels against that of the two steps.
     """
@@ -120,33 +123,33 @@ def two_steps_and_a_sign(V: Three, scale: Array) -> Array:
 
 
 def _step_and_relu(c12: Array, c11: Array, c22: Array, scale: Array) -> Array:
-    r""":math:`E[\theta(x_1)(x_2)_+]`."""
+    r"""Return :math:`E[\theta(x_1)(x_2)_+]`."""
     is_free = c11 > DEGENERATE * scale
     pull = jnp.where(is_free, c12 / jnp.sqrt(jnp.where(is_free, c11, 1.0)), 0.0)
     return (safe_root(c22) + pull) / (2.0 * np.sqrt(2.0 * np.pi))
 
 
 def _step_and_sign(c12: Array, c11: Array, c22: Array, scale: Array) -> Array:
-    r""":math:`E[\theta(x_1)\,\mathrm{sign}(x_2)] = \arcsin(\rho_{12})/\pi`."""
+    r"""Return :math:`E[\theta(x_1)\,\mathrm{sign}(x_2)] = \arcsin(\rho_{12})/\pi`."""
     return arcsine(c12, c11, c22, scale) / np.pi
 
 
 def interpolation_rule(order: int) -> Rule:
-    """Gauss-Legendre in phi on [0, pi/2] with s = sin(phi): nodes s and weights of ds."""
+    """Return the Gauss-Legendre rule in phi on [0, pi/2] with s = sin(phi): nodes s and weights of ds."""
     x, w = np.polynomial.legendre.leggauss(order)
     phi = np.pi / 4 * (x + 1.0)
     return Rule(np.sin(phi), np.pi / 4 * w * np.cos(phi))
 
 
 def two_steps_and_two_units(C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: Rule) -> Float[Array, ""]:
-    r""":math:`I_4 = E[\theta(x_1)\theta(x_2)\,g_3(x_3)\,g_4(x_4)]` with each g a relu or a sign.
+    r"""Return :math:`I_4 = E[\theta(x_1)\theta(x_2)\,g_3(x_3)\,g_4(x_4)]`, where each g is a relu or a sign.
 
     With the four covariances between {1, 2} and {3, 4} multiplied by s,
 
     .. math:: I_4 = E[\theta\theta]\,E[g_3 g_4] + \int_0^1 ds \sum_{i \in \{1,2\}} \sum_{j \in \{3,4\}}
               \frac{C_{ij}}{\sqrt{2\pi C_{ii}}}\,E\big[\theta(x_{i'})\,g_j'(x_j)\,g_{j'}(x_{j'})\,\big|\,x_i = 0\big]
 
-    The derivative of a relu is a step; that of a sign is twice a delta, which conditions once more.
+    The derivative of a relu is a step; that of a sign is twice a delta function, which conditions on its field too.
     """
     s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
     scale = jnp.max(jnp.diagonal(C))
@@ -173,8 +176,8 @@ def _inner(V: Three, is_relu_b: bool, is_relu_c: bool, scale: Array) -> Array:
     if is_relu_b:
         return two_steps_and_a_relu(V, scale) if is_relu_c else two_steps_and_a_sign(V, scale)
     is_free, variance, _, _, c11, c22, c12 = V.given("b", scale)
-    rest = _step_and_relu(c12, c11, c22, scale) if is_relu_c else _step_and_sign(c12, c11, c22, scale)
-    return jnp.where(is_free, 2.0 / jnp.sqrt(2.0 * np.pi * variance) * rest, 0.0)
+    conditional = _step_and_relu(c12, c11, c22, scale) if is_relu_c else _step_and_sign(c12, c11, c22, scale)
+    return jnp.where(is_free, 2.0 / jnp.sqrt(2.0 * np.pi * variance) * conditional, 0.0)
 
 
 def _two_of(c12: Array, c11: Array, c22: Array, are_relu: tuple[bool, bool]) -> Array:

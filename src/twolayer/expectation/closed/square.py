@@ -1,4 +1,4 @@
-r"""Closed forms for units that are all :math:`x^2`: a few products of small matrices, no loop over units."""
+r"""Closed forms for units that are all :math:`x^2`: a few products of small matrices, without a loop over units."""
 
 import math
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from twolayer.problem.activations import SquareActivation
 
 
 class SquareUnits(AbstractRule):
-    r"""Closed forms: the student and every unit of the target are squares :cite:p:`arnaboldi2023escaping`.
+    r"""Closed forms for a student and a target whose units are all squares :cite:p:`arnaboldi2023escaping`.
 
     With :math:`D = \mathrm{diag}(c)`, :math:`\tau_1 = \mathrm{tr} D\Omega`,
     :math:`\tau_2 = \mathrm{tr} D\Omega D\Omega`:
@@ -71,7 +71,7 @@ class SquareUnits(AbstractRule):
 def increment_covariance_of_squares(
     c: Float[Array, " n"], omega: Float[Array, "n n"], a: Float[Array, " p"], noise: Any
 ) -> Float[Array, "rows rows"]:
-    r"""The moment ``covariance`` of students and targets of squares, by a generating function.
+    r"""Return the moment ``covariance`` of students and targets of squares, by a generating function.
 
     With :math:`\Omega_s = \Omega (1 - 2 s D \Omega)^{-1}`,
 
@@ -116,9 +116,9 @@ def increment_covariance_of_squares(
     factor = jnp.concatenate([jnp.ones(p), 2.0 * jnp.repeat(a, k), 2.0 * (a[left] + a[right])])
     linear, square = (first, second, factor), (left, right, 4.0 * a[left] * a[right])
 
-    def block(one: tuple[Any, Any, Any], other: tuple[Any, Any, Any], powers: tuple[int, int]) -> Array:
-        u, w, scale = one
-        x, y, other_scale = other
+    def block(first_part: tuple[Any, Any, Any], second_part: tuple[Any, Any, Any], powers: tuple[int, int]) -> Array:
+        u, w, scale = first_part
+        x, y, other_scale = second_part
         order = sum(powers)
         total = jnp.zeros((len(u), len(x)))
         for i in range(order + 1):

@@ -1,12 +1,12 @@
-r"""Activations as noisy thresholds: the one idea behind the closed forms of erf, tanh, sigmoid and relu.
+r"""Activations as noisy thresholds, on which the closed forms of erf, tanh, sigmoid and relu are based.
 
-A sign seen through Gaussian noise, :math:`E_\xi[\mathrm{sign}(x + \tau\xi)] = \mathrm{erf}(x / \sqrt2 \tau)`, is an
+A sign averaged over Gaussian noise, :math:`E_\xi[\mathrm{sign}(x + \tau\xi)] = \mathrm{erf}(x / \sqrt2 \tau)`, is an
 error function. Averages of products of such units are averages of signs whose fields have the variance
 :math:`\tau^2` added, independently for each factor.
 
 The logistic distribution is a mixture of centred normal distributions (:cite:t:`andrews1974`), so tanh is a mixture of
-error functions. A handful of terms suffices (:cite:t:`monahan1992`): the sup-norm error falls by a factor of about
-seven with each.
+error functions. A few terms suffice (:cite:t:`monahan1992`): each further one reduces the sup-norm error by a factor of
+about seven.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Erf, Relu, Sigmoid, Tanh
 
 # tanh(x) = sum_i w_i erf(x / (sqrt(2) tau_i)): scales tau_i and weights w_i for each number of terms, fitted to the
-# function and its slope in the sup norm. `SUP_ERROR` is what remains; the tests measure it.
+# function and its slope in the sup norm. `SUP_ERROR` is the remaining error, which the tests measure.
 TANH: dict[int, tuple[list[float], list[float]]] = {
     3: (
         [0.5350294601292419, 0.8318381796377239, 1.319027056162179],
@@ -100,9 +100,9 @@ MOST = max(TANH)
 
 
 def terms_for(rtol: float) -> int:
-    """The number of terms whose sup-norm error is below the accuracy asked for, if there is one.
+    """Return the number of terms whose sup-norm error is below the requested accuracy, or the largest number.
 
-    At least two more than the fewest: a mixture is judged by its two predecessors.
+    It is at least two above the smallest, since the error of a mixture is measured by two smaller ones.
     """
     return next((terms for terms, error in SUP_ERROR.items() if error < rtol and terms - 2 in TANH), MOST)
 
@@ -120,23 +120,23 @@ class Thresholds(eqx.Module):
 
     @property
     def sup_error(self) -> float:
-        """The largest distance of the mixture from the activation; zero for a single threshold."""
+        """The largest difference between the mixture and the activation; zero for a single threshold."""
         return SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the activation is one threshold, and not a mixture that stands for it."""
+        """Whether the activation is one threshold, not approximated by a mixture."""
         return len(self.weights) == 1
 
     def padded(self, size: int) -> "Thresholds":
-        """The same with terms of no weight added, so that mixtures of different sizes compile to one program."""
+        """Return the mixture padded by terms of zero weight, so that mixtures of all sizes compile to one program."""
         more = size - len(self.weights)
         weights, noise = np.append(self.weights, np.zeros(more)), np.append(self.noise, np.ones(more))
         return Thresholds(weights, noise, self.offset, self.is_relu)
 
 
 def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds | None:
-    """The activation as noisy thresholds, with that many terms where it is a mixture; None when it is not one."""
+    """Return the activation as noisy thresholds, with ``terms`` terms if it is a mixture; None if it is neither."""
     if isinstance(activation, Erf):
         return Thresholds(np.ones(1), np.ones(1), 0.0, is_relu=False)
     if isinstance(activation, Relu):
@@ -150,16 +150,16 @@ def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds 
 
 
 def mixture(activation: AbstractActivation, terms: int, size: int) -> Thresholds:
-    """The activation with that many terms, padded to a size if it is a mixture at all."""
+    """Return the activation as thresholds with ``terms`` terms, padded to a size if it is a mixture."""
     units = thresholds(activation, terms)
     assert units is not None
     return units if units.is_exact else units.padded(size)
 
 
 def room_for(moment: str, rows: int, others: int, nodes: float | int) -> float:
-    """Bytes for an average over so many thresholds of the student and of everybody: those of all its arrays at once.
+    """Return the bytes of all arrays of an average over thresholds: ``rows`` of the student, ``others`` of all units.
 
-    Two slopes and two units are four thresholds; a relu takes a rule with ``nodes`` points for them besides.
+    Two slopes and two units are four thresholds; a relu needs a rule with ``nodes`` points for them.
     """
     if moment == "phi_hd":
         return 8.0 * nodes * (rows * others) ** 2
@@ -167,9 +167,9 @@ def room_for(moment: str, rows: int, others: int, nodes: float | int) -> float:
 
 
 class UnitList(NamedTuple):
-    """Units written out as single thresholds: one row for each term of each unit."""
+    """Units as single thresholds: one row for each term of each unit."""
 
-    fields: np.ndarray  # the field, which is also the unit, that a row belongs to
+    fields: np.ndarray  # the field (and unit) of each row
     weights: Array
     noise: Array
     is_relu: np.ndarray
@@ -177,13 +177,13 @@ class UnitList(NamedTuple):
 
     @property
     def one_hot(self) -> Float[Array, "rows units"]:
-        """The matrix that sums rows, with their weights, to units."""
+        """Return the matrix that sums weighted rows to units."""
         belongs = self.fields[:, None] == np.arange(len(self.offsets))[None, :]
         return jnp.where(belongs, self.weights[:, None], 0.0)
 
 
 def unit_list(units: list[Thresholds]) -> UnitList:
-    """All terms of the units, unit after unit."""
+    """Return the terms of all units, unit after unit."""
     sizes = [len(unit.weights) for unit in units]
     return UnitList(
         fields=np.repeat(np.arange(len(units)), sizes),

@@ -1,7 +1,7 @@
 r"""Closed forms for students and targets whose units are all noisy thresholds :cite:p:`saad1995`.
 
-Everything is written for rows, the single thresholds of which units consist (`thresholds.py`); covariances are those
-of the fields, with the noise :math:`\tau^2` of each row added on its own diagonal: :math:`\kappa = C + \tau^2`.
+The formulas are for rows, the single thresholds of which units consist (`thresholds.py`); covariances are those of the
+fields, with the noise :math:`\tau^2` of each row added to its variance: :math:`\kappa = C + \tau^2`.
 """
 
 from collections.abc import Callable
@@ -40,28 +40,28 @@ from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import Rule
 from twolayer.problem import Overlaps, Problem
 
-# Nodes of the one-dimensional integral that two steps and two units need; twelve already give ten digits.
+# Nodes of the one-dimensional integral for two steps and two units; twelve already give ten digits.
 NODES = 28
-# The angle between two relus that nearly coincide is a square root of rounding. Coarser versions are computed at
-# covariances moved by rounding, away from coincidence, so that the error shows it.
+# The angle between two relus that nearly coincide is of the order of the square root of rounding. Coarser versions are
+# computed at covariances changed by rounding, away from coincidence, so that the error includes it.
 NUDGE = 1e-15
 
 
 def noisy_determinant(C12: Array, C11: Array, C22: Array, t1: Array, t2: Array) -> Array:
-    r""":math:`(C_{11} + \tau_1^2)(C_{22} + \tau_2^2) - C_{12}^2`, without cancellation: never below its noise part."""
+    r"""Return :math:`(C_{11} + \tau_1^2)(C_{22} + \tau_2^2) - C_{12}^2` without cancellation."""
     determinant = C11 * C22 - C12**2
-    # One field with itself: what is left of the difference is rounding, and its square root would not be.
+    # For a field with itself the difference is pure rounding, whose square root would be much larger.
     determinant = jnp.where(determinant > COINCIDENT * C11 * C22, determinant, 0.0)
     return determinant + t1 * C22 + t2 * C11 + t1 * t2
 
 
 def means(S: Float[Array, " rows"], units: UnitList) -> Float[Array, " rows"]:
-    r""":math:`E[g]` of each row from the variances of the fields: zero, or :math:`\sqrt{\kappa/2\pi}` for relus."""
+    r"""Return :math:`E[g]` of each row for field variances S: zero, or :math:`\sqrt{\kappa/2\pi}` for relus."""
     return jnp.where(jnp.asarray(units.is_relu), safe_root(S + units.noise) / np.sqrt(2.0 * np.pi), 0.0)
 
 
 def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "rows rows"]:
-    r""":math:`E[g_a g_b]` for all rows, from the covariances of their fields.
+    r"""Return :math:`E[g_a g_b]` for all pairs of rows, given the covariances of their fields.
 
     .. math::
         \text{two signs: } \tfrac2\pi \arcsin\frac{C_{ab}}{\sqrt{\kappa_a\kappa_b}}, \qquad
@@ -71,8 +71,8 @@ def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "row
     variance, noise = jnp.diagonal(C), units.noise
     kinds = set(units.is_relu.tolist())
     if kinds == {False}:
-        rest = safe_root(noisy_determinant(C, variance[:, None], variance[None, :], noise[:, None], noise[None, :]))
-        return 2.0 / np.pi * jnp.arctan2(C, rest)
+        root = safe_root(noisy_determinant(C, variance[:, None], variance[None, :], noise[:, None], noise[None, :]))
+        return 2.0 / np.pi * jnp.arctan2(C, root)
     kappa = variance + noise
     angle = arcsine(C, kappa[:, None], kappa[None, :])
     relus = two_units(C, kappa[:, None], kappa[None, :])
@@ -88,9 +88,10 @@ def products(C: Float[Array, "rows rows"], units: UnitList) -> Float[Array, "row
 def weighted_square(
     S: Float[Array, "n n"], units: UnitList, weights: Float[Array, " rows"], once: bool = True
 ) -> Float[Array, ""]:
-    r""":math:`E[(\sum_a w_a g_a)^2]` at the covariance S of the fields, by each pair of signs ``once`` or by all pairs.
+    r"""Return :math:`E[(\sum_a w_a g_a)^2]` at the covariance S of the fields.
 
-    The arctangents of pairs are the cost of everything here; a derivative needs none, but would scatter single pairs.
+    With ``once``, each pair of signs is computed once, since the arctangents of pairs dominate the cost; without it all
+    pairs are computed, which is faster for derivatives, since these need no arctangents.
     """
     if np.any(units.is_relu) or not once:
         C = S if len(units.fields) == len(S) else S[units.fields][:, units.fields]
@@ -98,15 +99,17 @@ def weighted_square(
     left, right = np.triu_indices(len(units.fields))
     first, second = units.fields[left], units.fields[right]
     variance = jnp.diagonal(S)
-    rest = noisy_determinant(S[first, second], variance[first], variance[second], units.noise[left], units.noise[right])
-    angles = 2.0 / np.pi * jnp.arctan2(S[first, second], safe_root(rest))
+    determinant = noisy_determinant(
+        S[first, second], variance[first], variance[second], units.noise[left], units.noise[right]
+    )
+    angles = 2.0 / np.pi * jnp.arctan2(S[first, second], safe_root(determinant))
     return jnp.where(left == right, 1.0, 2.0) * weights[left] * weights[right] @ angles
 
 
 def mean_square(
     S: Float[Array, "n n"], units: UnitList, c: Float[Array, " units"], once: bool = True
 ) -> Float[Array, ""]:
-    r""":math:`E[(\sum_u c_u \sigma_u)^2]` at the covariance S of the fields."""
+    r"""Return :math:`E[(\sum_u c_u \sigma_u)^2]` at the covariance S of the fields."""
     weights = c[units.fields] * units.weights
     offset = c @ units.offsets
     mean = weights @ means(jnp.diagonal(S)[units.fields], units)
@@ -116,7 +119,7 @@ def mean_square(
 def integrals(
     omega: Float[Array, "n n"], slopes: UnitList, units: UnitList, c: Float[Array, " units"], line: Rule | None
 ) -> UnitIntegrals:
-    r"""All integrals over the slopes of the student's units and the values of the given units.
+    r"""Return all integrals over the slopes of the student's units and the values of the given units.
 
     For signs, with slopes :math:`\sigma' = 2 N(0, \tau^2)`,
 
@@ -126,8 +129,8 @@ def integrals(
 
     and the four-field average is J_2 times the two-field average at the covariance conditioned on the slopes,
     :math:`S = C - C_{\cdot,12} K^{-1} C_{12,\cdot}` with :math:`K = C_{\{12\}} + \mathrm{diag}(\tau^2)`.
-    Valid for any covariance, singular ones included. Steps take an integral along ``line``; with None the
-    four-field average is left out.
+    They are valid for any covariance, including singular ones. Steps need an integral along ``line``; if it is None,
+    the four-field average is omitted.
     """
     C = omega[units.fields][:, units.fields]
     hot = units.one_hot
@@ -144,18 +147,20 @@ def integrals(
 
 
 def _covariances(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array, Array, Array]:
-    """Slopes with all fields, slopes with units, variances of the slopes with noise, determinants with units."""
+    """Return covariances of slopes with fields and with units, noisy variances of slopes, determinants with units."""
     to_fields = omega[slopes.fields]  # (slopes, n)
     cross = to_fields[:, units.fields]  # (slopes, rows)
     diagonal = jnp.diagonal(omega)
-    own, other = diagonal[slopes.fields], diagonal[units.fields]
+    slope_variance, unit_variance = diagonal[slopes.fields], diagonal[units.fields]
     noise_own, noise_other = slopes.noise, units.noise
-    det = noisy_determinant(cross, own[:, None], other[None, :], noise_own[:, None], noise_other[None, :])
-    return to_fields, cross, own + noise_own, det
+    det = noisy_determinant(
+        cross, slope_variance[:, None], unit_variance[None, :], noise_own[:, None], noise_other[None, :]
+    )
+    return to_fields, cross, slope_variance + noise_own, det
 
 
 def _bell_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
-    """J2 and I3 for slopes that are bells: the derivatives of noisy signs."""
+    """Return J2 and I3 for slopes that are bells, the derivatives of noisy signs."""
     hot, weights = slopes.one_hot, units.one_hot
     J2 = hot.T @ (2.0 / np.pi / jnp.sqrt(_covariances(omega, slopes, slopes)[3])) @ hot
     to_fields, cross, kappa, det = _covariances(omega, slopes, units)
@@ -167,9 +172,9 @@ def _bell_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array,
 
 
 def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
-    """J2 and I3 for slopes that are steps: the derivatives of relus.
+    """Return J2 and I3 for slopes that are steps, the derivatives of relus.
 
-    A unit whose field is zero has no slope: a row of zero weights never moves.
+    A unit whose field is zero has slope zero, so that a row of zero weights never moves.
     """
     hot, weights = slopes.one_hot, units.one_hot
     _, among, kappa, _ = _covariances(omega, slopes, slopes)
@@ -191,7 +196,7 @@ def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array,
 
 
 def _bell_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array) -> Array:
-    """The average of two bells and the squared sum of units, for all pairs of slopes."""
+    """Return the average of two bells and the squared sum of units, for all pairs of slopes."""
     det = _covariances(omega, slopes, slopes)[3]
     noise = slopes.noise
 
@@ -205,17 +210,17 @@ def _bell_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array) -> 
 
 
 def conditioned(omega: Array, i: Array, j: Array, noise_i: Array, noise_j: Array, det: Array) -> Float[Array, "n n"]:
-    r"""The covariance of all fields given that two vanish up to noise, :math:`C - C_{ij} K^{-1} C_{ij}^T`."""
+    r"""Return the covariance of all fields given that two are zero up to noise, :math:`C - C_{ij} K^{-1} C_{ij}^T`."""
     kii, kjj, kij = omega[i, i] + noise_i, omega[j, j] + noise_j, omega[i, j]
     ci, cj = omega[:, i], omega[:, j]
-    # K^-1 applied to the two columns first: products of the columns alone would square their size.
+    # K^-1 is applied to the two columns first, since products of the columns would square their size.
     ti, tj = (kjj * ci - kij * cj) / det, (kii * cj - kij * ci) / det
     S = omega - ci[:, None] * ti[None, :] - cj[:, None] * tj[None, :]
     return 0.5 * (S + S.T)
 
 
 def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> Any:
-    """A symmetric function of two slope rows for all pairs, summed to the matrix over the student's units."""
+    """Evaluate a symmetric function of two slope rows for all pairs, and sum it to a matrix over student units."""
     rows, columns = np.triu_indices(len(slopes.fields))
     values = jax.vmap(pair)(jnp.asarray(rows), jnp.asarray(columns))
     hot = slopes.one_hot
@@ -223,7 +228,7 @@ def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> A
 
 
 def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, line: Rule) -> Array:
-    """The average of two steps and the squared sum of units; slopes and units are single thresholds here."""
+    """Return the average of two steps and the squared sum of units; slopes and units are single thresholds here."""
     p, noise = len(slopes.fields), units.noise
     weights = c[units.fields] * units.weights
     offset = c @ units.offsets
@@ -232,7 +237,7 @@ def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, lin
     total = offset**2 * J2[left, right]
 
     def covariance(index: Array, rows: Array) -> Array:
-        """Of two slopes and then units, given by their rows; the noise of each is its own."""
+        """Return the covariance of two slopes and then units, given by their rows, with the noise of each added."""
         fields = jnp.concatenate([index, jnp.asarray(units.fields)[rows]])
         return omega[fields][:, fields] + jnp.diag(jnp.concatenate([jnp.zeros(2), noise[rows]]))
 
@@ -268,17 +273,17 @@ def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, lin
 
 
 def _directions(n: int) -> Float[np.ndarray, "n n"]:
-    """How rounding might move a covariance: variances up, covariances down, each by an amount of its own."""
+    """Return a possible effect of rounding on a covariance: variances up, covariances down, by different amounts."""
     sizes = np.random.default_rng(0).uniform(0.5, 1.5, (n, n))
     sizes = 0.5 * (sizes + sizes.T)
     return np.where(np.eye(n, dtype=bool), sizes, -sizes)
 
 
 class ThresholdUnits(AbstractRule):
-    """Closed forms: the student and every unit of the target are erf, tanh, sigmoid or relu.
+    """Closed forms for a student and a target whose units are erf, tanh, sigmoid or relu.
 
-    tanh and sigmoid are mixtures of thresholds; two steps and two units take an integral along a ``line``.
-    Fewer terms and fewer points measure what that costs. Erf needs neither.
+    tanh and sigmoid are mixtures of thresholds; two steps and two units need an integral along a ``line``. The error of
+    both is measured by fewer terms and fewer points. Erf needs neither.
     """
 
     student: Thresholds
@@ -318,7 +323,7 @@ class ThresholdUnits(AbstractRule):
         student, target = problem.student.activation, problem.target.units.activation
 
         terms = terms_for(rtol)
-        # Two mixtures may agree by accident, but none is further from its activation than this.
+        # Two mixtures may agree by accident; the known distance to the activation bounds the error.
         floor = max(ROUNDING, *(mixture(activation, terms, terms).sup_error for activation in (student, target)))
 
         def member(fewer: int, nodes: int, nudge: float) -> "ThresholdUnits":

@@ -1,4 +1,4 @@
-"""Activations: functions of one local field that say what they are."""
+"""Activations: functions of one local field with declared properties."""
 
 from twolayer.problem.activations.base import AbstractActivation as AbstractActivation
 from twolayer.problem.activations.base import AsActivation as AsActivation

@@ -1,4 +1,4 @@
-"""What every activation declares about itself, besides its values."""
+"""The base class of activations: their values and declared properties."""
 
 import abc
 import re
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.specification.registry import registered
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
@@ -22,9 +22,9 @@ else:
 class AbstractActivation(eqx.Module):
     """A function of one local field, applied elementwise.
 
-    The declarations let an engine be chosen before anything is computed: where the derivative jumps (``kinks``), the
-    symmetry (``parity`` +1 even, -1 odd, 0 neither), the power with which it grows (``growth``, 0 when bounded), and
-    its coefficients when it is a polynomial (constant first, else None).
+    Its declared properties allow an engine to be chosen before anything is computed: where the derivative jumps
+    (``kinks``), the symmetry (``parity``: +1 even, -1 odd, 0 neither), the power with which it grows (``growth``: 0 if
+    bounded), and its ``coefficients``, constant first, if it is a polynomial (else None).
     """
 
     kinks: AbstractVar[tuple[float, ...]]
@@ -34,22 +34,22 @@ class AbstractActivation(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """The activation at each element."""
+        """Return the activation at each element."""
 
     def derivative(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-        """The derivative at each element, by differentiation of the function itself."""
+        """Return the derivative at each element, by automatic differentiation."""
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
     @staticmethod
     def parse(name: str) -> "AbstractActivation":
-        """The activation of that name, such as ``"erf"`` or ``"he3"``."""
+        """Return the activation of a name such as ``"erf"`` or ``"he3"``."""
         return as_activation(name)
 
 
 if TYPE_CHECKING:
 
     class AsActivation:
-        """A field with the converter `as_activation`, as a type checker sees it: more goes in than comes out."""
+        """A field with the converter `as_activation` for type checkers: it accepts more types than it returns."""
 
         def __get__(self, instance: Any, owner: Any = None) -> AbstractActivation: ...
 
@@ -60,28 +60,28 @@ else:
 
 
 def names() -> dict[str, Callable[[], AbstractActivation]]:
-    """The activations that have a name: the registered classes that need no argument, in lower case."""
+    """Return the activations by name: the registered classes that need no argument, in lower case."""
     classes = registered(AbstractActivation).values()
     plain = [cls for cls in classes if not getattr(cls, "needs_arguments", False)]
     return {cls.__name__.removesuffix("Activation").lower(): cls for cls in plain}
 
 
 def as_activation(value: Any) -> AbstractActivation:
-    """An activation from an activation, its name, or a JAX function of one number."""
+    """Convert an activation, its name, or a JAX function of one number to an activation."""
     if isinstance(value, AbstractActivation):
         return value
     if isinstance(value, str):
-        known = names()
+        by_name = names()
         name = value.lower()
-        if name in known:
-            return known[name]()
+        if name in by_name:
+            return by_name[name]()
         if match := re.fullmatch(r"he([1-9][0-9]?)", name):
             from twolayer.problem.activations.polynomial import HermiteActivation
 
             return HermiteActivation(int(match.group(1)))
         from twolayer.problem.activations.polynomial import MAX_HERMITE
 
-        allowed = [*known, *(f"he{degree}" for degree in range(1, MAX_HERMITE + 1))]
+        allowed = [*by_name, *(f"he{degree}" for degree in range(1, MAX_HERMITE + 1))]
         raise InvalidInput(f"Activation {shown(value)} is not known: {nearest(value, allowed)}")
     if callable(value):
         from twolayer.problem.activations.custom import Custom

@@ -1,4 +1,4 @@
-"""A user's own activation."""
+"""Activations that users define by a function."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -19,7 +19,7 @@ def _scalar_function(value: Any) -> Callable[[Any], Any]:
     try:
         result = jax.eval_shape(value, jax.ShapeDtypeStruct((), jnp.float32))
         shape, dtype = result.shape, result.dtype
-    except Exception as error:  # whatever the user's function raises, the answer is the same sentence
+    except Exception as error:  # a user's function may raise anything
         raise InvalidInput(
             f"Argument `function` must be a JAX function of one number, but fails on one: {first_line(error)}"
         ) from None
@@ -36,9 +36,9 @@ def _as_kinks(value: Any) -> tuple[float, ...]:
 
 @register
 class Custom(AbstractActivation):
-    """Any JAX function of one number.
+    """An activation given by a JAX function of one number.
 
-    Say where its derivative jumps (``kinks``) so that no smooth rule is trusted there.
+    State where its derivative jumps (``kinks``), so that no quadrature rule for smooth functions is used there.
     """
 
     function: Callable[[Any], Any] = static(_scalar_function)

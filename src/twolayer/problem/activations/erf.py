@@ -12,7 +12,7 @@ from twolayer.specification.registry import register
 
 @register
 class Erf(AbstractActivation):
-    r""":math:`\sigma(x) = \mathrm{erf}(x / \sqrt 2)`, as in :cite:t:`saad1995`."""
+    r"""The error function, :math:`\sigma(x) = \mathrm{erf}(x / \sqrt 2)`, as in :cite:t:`saad1995`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = -1

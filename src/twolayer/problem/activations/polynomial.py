@@ -1,4 +1,4 @@
-"""Polynomial activations: their Gaussian averages are exact."""
+"""Polynomial activations, whose Gaussian averages are exact."""
 
 from typing import ClassVar
 
@@ -10,12 +10,12 @@ from twolayer.problem.activations.base import AbstractActivation
 from twolayer.specification.fields import count, static
 from twolayer.specification.registry import register
 
-# The highest degree of a Hermite polynomial that is an activation.
+# The highest degree of a Hermite polynomial as an activation.
 MAX_HERMITE = 12
 
 
 def horner(coefficients: tuple[float, ...], x: Float[Array, "*n"]) -> Float[Array, "*n"]:
-    """A polynomial at each element, from its coefficients, constant first."""
+    """Return the polynomial with the given coefficients, constant first, at each element."""
     value = jnp.zeros_like(x)
     for coefficient in reversed(coefficients):
         value = value * x + coefficient
@@ -24,7 +24,7 @@ def horner(coefficients: tuple[float, ...], x: Float[Array, "*n"]) -> Float[Arra
 
 @register
 class Linear(AbstractActivation):
-    r""":math:`\sigma(x) = x`."""
+    r"""The linear activation, :math:`\sigma(x) = x`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = -1
@@ -37,7 +37,7 @@ class Linear(AbstractActivation):
 
 @register
 class SquareActivation(AbstractActivation):
-    r""":math:`\sigma(x) = x^2`, the activation of phase retrieval."""
+    r"""The square, :math:`\sigma(x) = x^2`, which is the activation of phase retrieval."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = 1
@@ -50,9 +50,9 @@ class SquareActivation(AbstractActivation):
 
 @register
 class HermiteActivation(AbstractActivation):
-    r""":math:`\sigma(x) = \mathrm{He}_n(x)`, probabilists' normalisation (leading coefficient 1).
+    r"""A Hermite polynomial, :math:`\sigma(x) = \mathrm{He}_n(x)`, with leading coefficient 1.
 
-    Named ``"he3"`` etc.
+    Its name is ``"he3"`` for n = 3.
     """
 
     degree: int = static(count("degree", low=1, high=MAX_HERMITE))

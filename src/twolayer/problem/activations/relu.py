@@ -11,7 +11,7 @@ from twolayer.specification.registry import register
 
 @register
 class Relu(AbstractActivation):
-    r""":math:`\sigma(x) = \max(x, 0)`, with :math:`\sigma'(0) = 0`."""
+    r"""The rectifier, :math:`\sigma(x) = \max(x, 0)`, with :math:`\sigma'(0) = 0`."""
 
     kinks: ClassVar[tuple[float, ...]] = (0.0,)
     parity: ClassVar[int] = 0

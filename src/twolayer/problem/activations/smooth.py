@@ -1,4 +1,4 @@
-"""Smooth activations without closed Gaussian averages."""
+"""Smooth activations whose Gaussian averages have no closed form."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from twolayer.specification.registry import register
 
 @register
 class Tanh(AbstractActivation):
-    r""":math:`\sigma(x) = \tanh x`."""
+    r"""The hyperbolic tangent, :math:`\sigma(x) = \tanh x`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = -1
@@ -25,7 +25,7 @@ class Tanh(AbstractActivation):
 
 @register
 class Sigmoid(AbstractActivation):
-    r""":math:`\sigma(x) = 1 / (1 + e^{-x})`."""
+    r"""The logistic function, :math:`\sigma(x) = 1 / (1 + e^{-x})`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = 0
@@ -38,7 +38,7 @@ class Sigmoid(AbstractActivation):
 
 @register
 class Softplus(AbstractActivation):
-    r""":math:`\sigma(x) = \log(1 + e^x)`."""
+    r"""The softplus function, :math:`\sigma(x) = \log(1 + e^x)`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = 0
@@ -51,7 +51,7 @@ class Softplus(AbstractActivation):
 
 @register
 class Gelu(AbstractActivation):
-    r""":math:`\sigma(x) = x\,\Phi(x)` with the normal distribution function, not its tanh approximation."""
+    r"""The GELU, :math:`\sigma(x) = x\,\Phi(x)`, with the exact normal distribution function :math:`\Phi`."""
 
     kinks: ClassVar[tuple[float, ...]] = ()
     parity: ClassVar[int] = 0

@@ -1,4 +1,4 @@
-"""Targets: what is learned, as a function of k fields."""
+"""Targets: the functions of k fields that are learned."""
 
 from twolayer.problem.targets.base import AbstractTarget as AbstractTarget
 from twolayer.problem.targets.base import Units as Units

@@ -1,4 +1,4 @@
-"""What every target declares about itself, besides its values."""
+"""The base class of targets: their values and declared properties."""
 
 import abc
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,14 +11,14 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import Polynomial
 from twolayer.problem.activations import AbstractActivation
 
-if TYPE_CHECKING:  # an AbstractVar is no argument of the constructor, but a type checker would take it for one
+if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
     from typing import ClassVar as AbstractVar
 else:
     from equinox import AbstractVar
 
 
 class Units(NamedTuple):
-    """A target that is a sum over single fields: one activation, and the weight of each field's term."""
+    """A target as a weighted sum of one activation over its fields: the activation and the weights."""
 
     activation: AbstractActivation
     weights: Any
@@ -27,8 +27,8 @@ class Units(NamedTuple):
 class AbstractTarget(eqx.Module):
     r"""The noiseless label as a function of the k target fields, :math:`y = f(\lambda^\star) + \sqrt\Delta\,\xi`.
 
-    A target declares the covariance ``P`` of its fields, whether it ``is_smooth``, where its ``kinks`` are, and, where
-    it has one, its form as a polynomial and as a sum of units; engines choose by these.
+    A target declares whether it ``is_smooth``, its ``kinks``, the covariance ``target_overlaps`` of its fields, and its
+    form as a ``polynomial`` and as a sum of ``units`` if it has one. Engines are chosen by these properties.
     """
 
     k: AbstractVar[int]
@@ -36,34 +36,34 @@ class AbstractTarget(eqx.Module):
 
     @abc.abstractmethod
     def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
-        """The label without noise, at each row of fields."""
+        """Return the label without noise for each row of fields."""
 
     @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         """The places along each field where the target has a kink or a jump.
 
-        None when there are kinks and their places are not known, or are not on planes of one field.
+        None when the places of the kinks are not known, or are not on planes of one field.
         """
         return ((),) * self.k if self.is_smooth else None
 
     @property
     @abc.abstractmethod
     def polynomial(self) -> Polynomial | None:
-        """The target as a polynomial in its fields, or None."""
+        """The target as a polynomial in its fields, or None if it is not one."""
 
     @property
-    @abc.abstractmethod
     def units(self) -> Units | None:
-        """The target as a sum of units, or None."""
+        """The target as a sum of units; None, the default, if it is not one."""
+        return None
 
     @property
-    @abc.abstractmethod
     def target_overlaps(self) -> Any:
-        """The covariance P of the target fields."""
+        """The covariance P of the target fields; the identity by default."""
+        return np.eye(self.k)
 
 
 def check_covariance(name: str, P: Any, k: int) -> None:
-    """P must be k x k, symmetric and positive definite."""
+    """Raise `InvalidInput` if P is not k x k, symmetric and positive definite."""
     P = np.asarray(P)
     if P.shape != (k, k):
         raise InvalidInput(f"Argument `{name}` must have shape (k, k) = ({k}, {k}), but has shape {P.shape}.")

@@ -1,4 +1,4 @@
-"""The committee teacher."""
+"""The committee machine as a target."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ from twolayer.specification.registry import register
 
 @register
 class Committee(AbstractTarget):
-    r"""A two-layer teacher with k units.
+    r"""A two-layer network with k units as a target.
 
     .. math:: f(\lambda^\star) = \frac1k \sum_r a^\star_r\, \sigma^\star(\lambda^\star_r)
 
-    ``P`` is the overlap matrix of its directions (identity when None), ``second_layer`` its output weights (ones when
-    None). See :cite:t:`saad1995`.
+    ``P`` is the overlap matrix of its directions (the identity by default), ``second_layer`` are its output weights
+    (ones by default). See :cite:t:`saad1995`.
     """
 
     k: int = static(count("k"))

@@ -1,34 +1,25 @@
 """The target of a data set: its labels."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.multivariate import Polynomial
-from twolayer.problem.targets.base import AbstractTarget, Units
+from twolayer.problem.targets.base import AbstractTarget
 from twolayer.specification.registry import register
 
 
 @register
 class Labels(AbstractTarget):
-    r"""The labels :math:`y_\nu` that come with `Samples`; there are no target fields, so k = 0."""
+    r"""The labels :math:`y_\nu` of a data set, given by `Samples`; there are no target fields, so k = 0."""
 
     k: ClassVar[int] = 0
     is_smooth: ClassVar[bool] = True
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.zeros((0, 0))
-
-    @property
-    def units(self) -> Units | None:
-        return None
 
     @property
     def polynomial(self) -> Polynomial | None:
         return None
 
     def __call__(self, lam_star: Float[Array, "*n k"]) -> Float[Array, "*n"]:
-        raise NotApplicable("The target `Labels` has no formula: its values come with `Samples(X, y)`.")
+        raise NotApplicable("The target `Labels` has no formula: its values are those of `Samples(X, y)`.")

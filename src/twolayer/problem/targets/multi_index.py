@@ -14,15 +14,15 @@ from twolayer.core.multivariate import MAX_DEGREE, Polynomial, compose, constant
 from twolayer.core.precision import double
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.kinks import kinks_of
-from twolayer.problem.targets.base import AbstractTarget, Units
+from twolayer.problem.targets.base import AbstractTarget
 from twolayer.specification.fields import array, count, flag, is_traced, leaf, static
 from twolayer.specification.registry import register
 
 
 def check_values(target: AbstractTarget, name: str) -> None:
-    """A target must give one finite number for ordinary fields; fails before anything is compiled."""
+    """Raise `InvalidInput` if a target does not return one finite number for ordinary fields."""
     random = np.random.default_rng(0).standard_normal((31, target.k))
-    line = np.linspace(-8.0, 8.0, 33)  # rare fields count as well: a simulation meets them
+    line = np.linspace(-8.0, 8.0, 33)  # includes rare fields, which occur in simulations
     along = [line[:, None] * direction for direction in (*np.eye(target.k), np.ones(target.k))]
     fields = np.concatenate([random, *along])
     try:
@@ -30,13 +30,13 @@ def check_values(target: AbstractTarget, name: str) -> None:
             values = np.asarray(target(jnp.asarray(fields)))
     except InvalidInput:
         raise
-    except Exception as error:  # whatever a user's function raises, the answer is the same sentence
+    except Exception as error:  # a user's function may raise anything
         raise InvalidInput(
             f"Argument `{name}` must map {target.k} fields to one number, but fails: {first_line(error)}"
         ) from None
     if values.shape != fields.shape[:1]:
         raise InvalidInput(
-            f"Argument `{name}` must give one number for {target.k} fields, but gives {values.shape[1:]}."
+            f"Argument `{name}` must return one number for {target.k} fields, but returns shape {values.shape[1:]}."
         )
     with np.errstate(invalid="ignore"):
         is_bounded = np.abs(values) <= MAX_VALUE
@@ -60,10 +60,10 @@ def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
 
 @register
 class MultiIndex(AbstractTarget):
-    r"""Any function of k fields, :math:`f(\lambda^\star)` with orthonormal directions (P the identity).
+    r"""A target given by any function of k fields, :math:`f(\lambda^\star)`, with orthonormal directions.
 
     ``function`` is a formula in ``z1 .. zk`` or a JAX function that maps an array of shape (k,) to one number. For a
-    function, say ``smooth=False`` when it has kinks, so that no smooth quadrature rule is trusted on it.
+    JAX function with kinks, pass ``smooth=False``, so that no quadrature rule for smooth functions is used.
     """
 
     function: Any = eqx.field(static=True, converter=_as_function)
@@ -71,18 +71,21 @@ class MultiIndex(AbstractTarget):
     smooth: bool = static(flag("smooth"), default=True)
 
     def __init__(self, function: Any, k: Any = None, smooth: Any = True):
-        """``k`` may be left out for a formula: it is then the highest index used."""
+        """Set the defaults: for a formula, ``k`` is the highest index of its fields."""
         self.function = _as_function(function)
         if k is None:
             if not isinstance(self.function, Expression):
-                raise InvalidInput("Argument `k` must be given for a JAX function: the number of fields it takes.")
+                raise InvalidInput("Argument `k` must be given for a JAX function, as its number of fields.")
             k = self.function.fields
         self.k = count("k", high=MAX_FIELDS)(k)
         self.smooth = flag("smooth")(smooth)
 
     def __check_init__(self):
         if isinstance(self.function, Expression) and self.function.fields > self.k:
-            raise InvalidInput(f"Argument `k` is {self.k}, but the formula uses z{self.function.fields}.")
+            raise InvalidInput(
+                f"Argument `k` must be at least {self.function.fields} for a formula with z{self.function.fields}, but "
+                f"is {self.k}."
+            )
         check_values(self, "function")
 
     @property
@@ -94,14 +97,6 @@ class MultiIndex(AbstractTarget):
         if self.is_smooth:
             return ((),) * self.k
         return kinks_of(self.function.text, self.k) if isinstance(self.function, Expression) else None
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.eye(self.k)
-
-    @property
-    def units(self) -> Units | None:
-        return None
 
     @property
     def polynomial(self) -> Polynomial | None:
@@ -129,7 +124,7 @@ def _polynomial_value(polynomial: Polynomial, lam_star: Array) -> Array:
 
 
 def _as_degrees(key: Any) -> tuple[int, ...]:
-    """Degrees from 3, (1, 0, 2), or the texts "3" and "1,0,2" of a file."""
+    """Convert 3, (1, 0, 2), or the strings "3" and "1,0,2" of a file to a tuple of degrees."""
     parts = key.split(",") if isinstance(key, str) else key if isinstance(key, tuple | list) else [key]
     try:
         degrees = tuple(int(part) for part in parts)
@@ -139,19 +134,20 @@ def _as_degrees(key: Any) -> tuple[int, ...]:
         degrees = (-1,)
     if not degrees or min(degrees) < 0 or sum(degrees) > MAX_POWER:
         raise InvalidInput(
-            f"A degree in `coefficients` must be whole numbers from 0 to {MAX_POWER}, but is {shown(key)}."
+            "The degrees of a term in `coefficients` must be whole numbers of at least 0 with a sum of at most "
+            f"{MAX_POWER}, but are {shown(key)}."
         )
     return degrees
 
 
 @register
 class Hermite(AbstractTarget):
-    r"""A sum of Hermite polynomials.
+    r"""A target that is a sum of products of Hermite polynomials.
 
     .. math:: f(\lambda^\star) = \sum_\beta c_\beta \prod_r \mathrm{He}_{\beta_r}(\lambda^\star_r)
 
     ``Hermite({3: 1.0})`` is :math:`\mathrm{He}_3(z_1)`; ``Hermite({(1, 0): 1.0, (0, 3): 0.5})`` is
-    :math:`z_1 + \frac12 \mathrm{He}_3(z_2)`. Probabilists' normalisation: :math:`E[\mathrm{He}_n^2] = n!`.
+    :math:`z_1 + \frac12 \mathrm{He}_3(z_2)`. The normalisation is :math:`E[\mathrm{He}_n^2] = n!`.
     """
 
     coefficients: Mapping[Any, float] = eqx.field(static=True)
@@ -159,34 +155,28 @@ class Hermite(AbstractTarget):
     is_smooth: ClassVar[bool] = True
 
     def __init__(self, coefficients: Any):
-        """Keys are degrees (one number, or one per field), values the coefficients."""
+        """Read the coefficients, a mapping from degrees (one number, or one for each field) to numbers."""
         if not isinstance(coefficients, Mapping) or not coefficients:
             raise InvalidInput(
-                f"Argument `coefficients` must be a table degree -> number, but is {shown(coefficients)}."
+                f"Argument `coefficients` must be a mapping from degrees to numbers, but is {shown(coefficients)}."
             )
         pairs = {_as_degrees(key): float(array("coefficients", 0)(value)) for key, value in coefficients.items()}
         if len(pairs) < len(coefficients):
-            raise InvalidInput("A degree in `coefficients` is given twice.")
+            raise InvalidInput("Argument `coefficients` must have every degree once, but has one twice.")
         if len({len(degrees) for degrees in pairs}) > 1:
-            raise InvalidInput("The degrees in `coefficients` must all name the same number of fields.")
+            raise InvalidInput("The degrees in `coefficients` must all have the same number of fields.")
         self.coefficients = _FrozenTable({",".join(map(str, key)): pairs[key] for key in sorted(pairs)})
 
     def __check_init__(self):
         if self.k > MAX_FIELDS:
-            raise InvalidInput(f"The degrees in `coefficients` may name {MAX_FIELDS} fields at most, not {self.k}.")
+            raise InvalidInput(
+                f"The degrees in `coefficients` must have at most {MAX_FIELDS} fields, but have {self.k}."
+            )
         check_values(self, "coefficients")
 
     @property
     def k(self) -> int:
         return len(_as_degrees(next(iter(self.coefficients))))
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.eye(self.k)
-
-    @property
-    def units(self) -> Units | None:
-        return None
 
     @property
     def polynomial(self) -> Polynomial | None:
@@ -203,7 +193,7 @@ class Hermite(AbstractTarget):
 
 
 class _FrozenTable(dict):
-    """A mapping that may be a static field: hashable, and not meant to change."""
+    """A hashable mapping for a static field, which must not be changed."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
@@ -213,7 +203,7 @@ class _FrozenTable(dict):
 class Staircase(AbstractTarget):
     r"""The staircase :math:`f = c_1 z_1 + c_2 z_1 z_2 + \dots + c_k z_1 \cdots z_k`, learned direction by direction.
 
-    See :cite:t:`abbe2022`; the coefficients are ones when None.
+    See :cite:t:`abbe2022`; the coefficients are ones by default.
     """
 
     k: int = static(count("k", high=MAX_POWER))
@@ -226,14 +216,6 @@ class Staircase(AbstractTarget):
             raise InvalidInput(
                 f"Argument `coefficients` must have k = {self.k} entries, but has shape {self.coefficients.shape}."
             )
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.eye(self.k)
-
-    @property
-    def units(self) -> Units | None:
-        return None
 
     @property
     def polynomial(self) -> Polynomial | None:

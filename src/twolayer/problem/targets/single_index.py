@@ -17,7 +17,7 @@ from twolayer.specification.registry import register
 
 
 def _as_link(value: Any) -> AbstractActivation | Expression:
-    """An activation by object, name or function; a text that is no name is a formula in ``z``."""
+    """Convert an activation, its name, a function, or a formula in ``z`` to an activation or a formula."""
     if isinstance(value, Expression):
         return value
     if isinstance(value, str):
@@ -32,9 +32,9 @@ def _as_link(value: Any) -> AbstractActivation | Expression:
 
 @register
 class SingleIndex(AbstractTarget):
-    r"""A generalised linear model, :math:`f(\lambda^\star) = g(\lambda^\star_1)`.
+    r"""A target of one field, :math:`f(\lambda^\star) = g(\lambda^\star_1)`: a generalised linear model.
 
-    ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``.
+    The link g is an activation or a formula: ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``.
     """
 
     link: Any = eqx.field(converter=_as_link)
@@ -43,7 +43,7 @@ class SingleIndex(AbstractTarget):
 
     def __check_init__(self):
         if isinstance(self.link, Expression) and self.link.fields > 1:
-            raise InvalidInput(f"Argument `link` must use the field z (or z1) alone, but is {shown(self.link.text)}.")
+            raise InvalidInput(f"Argument `link` must use only the field z (or z1), but is {shown(self.link.text)}.")
         check_values(self, "link")
 
     @property
@@ -55,10 +55,6 @@ class SingleIndex(AbstractTarget):
         if not isinstance(self.link, Expression):
             return (self.link.kinks,)
         return ((),) if self.is_smooth else kinks_of(self.link.text, 1)
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.eye(1)
 
     @property
     def units(self) -> Units | None:
@@ -80,10 +76,6 @@ class PhaseRetrieval(AbstractTarget):
 
     k: ClassVar[int] = 1
     is_smooth: ClassVar[bool] = True
-
-    @property
-    def target_overlaps(self) -> Any:
-        return np.eye(1)
 
     @property
     def units(self) -> Units | None:

@@ -1,4 +1,4 @@
-"""Directions in words, such as ``z1`` and ``z2+z3``."""
+"""Linear forms in the fields as text, such as ``z1`` and ``z2+z3``."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ import numpy as np
 MAX_WHOLE, CLOSE = 6, 1e-6
 
 
-def in_words(direction: Sequence[float] | np.ndarray) -> str:
-    """A linear form in the fields: whole coefficients where its components have such ratios, else a unit vector."""
+def form_text(direction: Sequence[float] | np.ndarray) -> str:
+    """Return a linear form as text: with whole coefficients if its components have such ratios, else of unit length."""
     c = np.asarray(direction, dtype=float)
     c = np.where(np.abs(c) < 1e-7 * np.max(np.abs(c)), 0.0, c)
     smallest = float(np.min(np.abs(c[c != 0.0])))
