@@ -53,7 +53,14 @@ def test_a_run_that_died_goes_on_and_ends_with_the_same_numbers(case, tmp_path):
         tl.evolve(PROBLEM, training, description, progress=die_at(0.6), checkpoint=place, **ask)
     assert path.exists()
     fractions = []
-    resumed = tl.evolve(PROBLEM, training, description, progress=fractions.append, checkpoint=place, **ask)
+    resumed = tl.evolve(
+        PROBLEM,
+        training,
+        description,
+        progress=lambda name, fraction: fractions.append(fraction),
+        checkpoint=place,
+        **ask,
+    )
     assert fractions[0] > 0.15 and not path.exists()
     assert resumed.identical(whole)
 
@@ -156,7 +163,7 @@ def test_a_checkpoint_of_another_version_begins_anew_and_says_so(tmp_path, monke
         with pytest.warns(tl.CheckpointWarning, match=f"written with {package} 0.0"):
             dies()
     fractions = []
-    tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, progress=fractions.append, **ask)
+    tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, progress=lambda name, fraction: fractions.append(fraction), **ask)
     assert fractions[0] > 0.3
 
 

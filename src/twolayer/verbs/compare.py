@@ -1,6 +1,6 @@
 """The verb that runs several descriptions from the same starts and judges them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -17,12 +17,14 @@ from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs.evolve import Interrupted, check_ended, run
 from twolayer.verbs.phases import require
+from twolayer.verbs.progress import Progress, shows_progress, told
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 @takes_these
+@shows_progress
 def compare(
     problem: Problem,
     training: Training,
@@ -30,7 +32,7 @@ def compare(
     ask: Ask | None = None,
     *,
     throw: bool = True,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     **fields: Unpack[AskFields],
 ) -> "xr.DataTree":
@@ -56,7 +58,7 @@ def compare(
     throw
         Whether a description that did not reach its end raises `ComputationFailed` with the tree so far.
     progress
-        Called with the name of a description and the fraction of it that is done.
+        Called with the name of a description and the fraction of it that is done; as in `evolve`.
     checkpoint
         A folder in which every description keeps its place, and its result until all are done.
 
@@ -87,11 +89,10 @@ def compare(
         spec = RunSpec(problem, training, members, asked)
         plan = make_plan(problem, training, asked, in_steps)
         for name, description in named.items():
-            report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 interrupts.check()
-                results[name], is_stopped = run(spec, description, plan, report, place, name)
+                results[name], is_stopped = run(spec, description, plan, told(progress, name), place, name)
                 finished = dict(results)
                 interrupts.offer(lambda finished=finished: _judge(spec, finished, exactness))
             except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
+from twolayer.verbs.progress import Progress, shows_progress, told
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,6 +37,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @takes_these
+@shows_progress
 def evolve(
     problem: Problem,
     training: Training,
@@ -43,7 +45,7 @@ def evolve(
     ask: Ask | None = None,
     *,
     throw: bool = True,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     **fields: Unpack[AskFields],
 ) -> "xr.Dataset":
@@ -60,7 +62,8 @@ def evolve(
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
     progress
-        Called with the fraction done.
+        Called with the name of the description and the fraction done. Without it a bar appears after two seconds on a
+        terminal and in a notebook; False silences it.
     checkpoint
         A file in which the run keeps its place: killed at any moment, the same call goes on from there and ends with
         the same numbers. It is removed at the end. A `Checkpoint` also says how often the place is saved.
@@ -77,7 +80,8 @@ def evolve(
         spec = RunSpec(problem, training, (member,), Ask.of(ask, fields))
         require(member, problem, training)
         plan = make_plan(problem, training, spec.ask, in_steps=not member.is_continuous)
-        dataset, interrupted = run(spec, member, plan, progress, Checkpoint.of(checkpoint))
+        report = told(progress, type(member).__name__)
+        dataset, interrupted = run(spec, member, plan, report, Checkpoint.of(checkpoint))
     if interrupted:
         raise Interrupted(dataset)
     if throw:

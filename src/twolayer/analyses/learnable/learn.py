@@ -1,6 +1,5 @@
 """The verb that says what of a target can be learned, how fast, and in which order."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
+from twolayer.verbs.progress import Progress, shows_progress
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def _in_numbers(found: Plateau, d: int | None) -> str:
 
 
 @takes_these
+@shows_progress
 def learn(
     target: Any,
     student: Any = None,
@@ -85,7 +86,7 @@ def learn(
     verify: bool = False,
     seed: Any = 0,
     largest: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> Learned:
     r"""What first-order methods find of a target, before any run: exponents, staircase, and what every protocol takes.
@@ -113,7 +114,7 @@ def learn(
     seed, largest
         The seed of these runs, and the largest dimension.
     progress
-        Called with the name of what is done, and the fraction of it.
+        Called with the name of what is done, and the fraction of it; as in `evolve`.
     checkpoint
         A folder in which the runs of ``verify`` keep their places and results, as in `compare`.
 
@@ -143,7 +144,7 @@ def learn(
     checks = None
     if verify:
         folder = Checkpoint.of(checkpoint)
-        checks = check(analysis, seed, progress or (lambda name, fraction: None), largest, folder)
+        checks = check(analysis, seed, progress, largest, folder)
         if folder is not None and not folder.is_part:
             folder.remove()
     return Learned(analysis, d, scale, checks)

@@ -271,7 +271,12 @@ def _from_nothing(
     problem = Problem(result.target, student, Gaussian(d), start)
     each = float(training.clock(problem).time_per_step)
     save = [n * each for n in range(1, steps + 1)]
-    ask: dict[str, Any] = {"until": steps * each, "save": save, "progress": tell, "checkpoint": checkpoint}
+    ask: dict[str, Any] = {
+        "until": steps * each,
+        "save": save,
+        "progress": lambda _, fraction: tell(fraction),
+        "checkpoint": checkpoint,
+    }
     return evolve(problem, training, description, **ask, throw=False)
 
 
@@ -337,7 +342,7 @@ def _slope(
             overlap_threshold=LEFT / math.sqrt(max(1.0, len(stage.directions) / 3.0)),
             stop_at_threshold="any",
             throw=False,
-            progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
+            progress=lambda _, fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
             checkpoint=None if checkpoint is None else checkpoint.part(f"escape_{d}.npz"),
         )
         times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
