@@ -12,6 +12,9 @@ from twolayer.data.schema import validate
 if TYPE_CHECKING:
     import xarray as xr
 
+# The file of a comparison in its report folder.
+COMPARISON = "comparison.nc"
+
 
 @takes_these
 def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
@@ -29,11 +32,14 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
 
 @takes_these
 def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
-    """Read a result written by `save`."""
+    """Read a result written by `save`, or the one that lies in a report folder.
+
+    Files of earlier versions are read as well.
+    """
     import h5py
     import xarray as xr
 
-    path = regular_file(Path(path), "result file")
+    path = regular_file(_result_file(Path(path)), "result file")
     with parsing(path, fault="is not a readable result"):
         with h5py.File(path, "r") as file:
             file.attrs.get("_nc3_strict")  # what h5netcdf reads first; where it cannot, it complains on stderr later
@@ -45,6 +51,21 @@ def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
         for dataset in _datasets(result):
             validate(dataset)
     return result
+
+
+def _result_file(path: Path) -> Path:
+    """The file itself, or in a folder the comparison of a report, or else the only result there."""
+    try:
+        files = sorted(path.glob("*.nc")) if path.is_dir() else [path]
+    except (OSError, ValueError):  # a name that is too long, or no name at all: reading it says so
+        return path
+    files = [file for file in files if file.name == COMPARISON] or files
+    if not files:
+        raise InvalidInput(f"The folder {shown(path)} must hold a result, but there is no file *.nc in it.")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise InvalidInput(f"The folder {shown(path)} must hold one result, but holds {names}: name one of them.")
+    return files[0]
 
 
 def _datasets(result: "xr.Dataset | xr.DataTree") -> list["xr.Dataset"]:
