@@ -19,6 +19,7 @@ from twolayer.data import load as load
 from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
 from twolayer.data import summary as summary
+from twolayer.data.deviation import judge_number as judge_number
 from twolayer.description import AbstractDescription as AbstractDescription
 from twolayer.description import Applies as Applies
 from twolayer.description import Exactness as Exactness

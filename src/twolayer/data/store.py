@@ -7,7 +7,7 @@ from twolayer.core.errors import InvalidInput, shown, takes_these
 from twolayer.core.files import write_whole
 from twolayer.core.memory import check_room
 from twolayer.core.reading import parsing, regular_file
-from twolayer.data.schema import validate
+from twolayer.data.schema import Labelled, as_dataset, validate
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -17,8 +17,13 @@ COMPARISON = "comparison.nc"
 
 
 @takes_these
-def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
-    """Write a result to a netCDF file, whole or not at all."""
+def save(result: "xr.Dataset | xr.DataTree | Labelled", path: str | Path) -> Path:
+    """Write a result of any verb to a netCDF file, whole or not at all."""
+    import xarray as xr
+
+    result = as_dataset(result)
+    if not isinstance(result, xr.Dataset | xr.DataTree):
+        raise InvalidInput(f"Argument `result` must be what a verb returned, but is a {type(result).__name__}.")
     for dataset in _datasets(result):
         validate(dataset)
     path = Path(path)

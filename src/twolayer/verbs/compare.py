@@ -12,6 +12,7 @@ from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.data.deviation import Deviation, Finding, judge_description, worst_outcome
+from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance
@@ -141,18 +142,21 @@ def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str,
         left, right = _common_replicas(results[judge], dataset)
         finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
         findings.append(finding)
-        datasets[name] = dataset.assign(_labelled(dataset, deviations)).assign_attrs(
-            outcome=finding.outcome, verdict=finding.sentence, threshold=finding.threshold
-        )
+        verdict = {"outcome": finding.outcome, "verdict": finding.sentence, "threshold": finding.threshold}
+        datasets[name] = dataset.assign(_labelled(dataset, deviations))
+        datasets[name].attrs = ordered(dataset.attrs | verdict)
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     first = next(iter(results.values()))
     shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
-    tree.attrs = {name: first.attrs[name] for name in shared} | {
+    sentences = [line for dataset in results.values() for line in dataset.attrs.get("cautions", "").splitlines()]
+    told = {
         "kind": "comparison",
         "judge": judge,
         "outcome": worst_outcome(finding.outcome for finding in findings),
         "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
     }
+    cautions = {"cautions": "\n".join(dict.fromkeys(sentences))} if sentences else {}
+    tree.attrs = ordered(told | cautions | {name: first.attrs[name] for name in shared})
     return tree
 
 

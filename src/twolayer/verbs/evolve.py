@@ -13,6 +13,7 @@ from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, takes_these
 from twolayer.core.precision import double
 from twolayer.data import provenance, to_dataset
+from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import instance
@@ -139,7 +140,7 @@ def run(
     doubts = cautions.of_result(own_name, dataset)
     cautions.tell(doubts)
     if warned or doubts:
-        dataset.attrs["cautions"] = "\n".join([*warned, *doubts])
+        dataset.attrs = ordered(dataset.attrs | {"cautions": "\n".join([*warned, *doubts])})
     return dataset, record.interrupted
 
 

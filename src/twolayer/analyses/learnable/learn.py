@@ -1,6 +1,6 @@
 """The verb that says what of a target can be learned, how fast, and in which order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,10 @@ from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
+from twolayer.data.provenance import Stated
 from twolayer.learnability import Learnability, analyse
 from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
-from twolayer.specification.codec import content_hash, to_json
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
 from twolayer.verbs.progress import Progress, shows_progress
@@ -39,18 +39,9 @@ class Question:
     largest: int | None = None
 
     @property
-    def json(self) -> str:
-        """The canonical JSON of all that numbers depend on."""
-        return to_json({"kind": "learn"} | self._parts)
-
-    @property
-    def key(self) -> str:
-        """The hash that names folder and dataset."""
-        return content_hash({"kind": "learn"} | self._parts)
-
-    @property
-    def _parts(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+    def stated(self) -> Stated:
+        """The question as a specification, whose hash names the result."""
+        return Stated({"kind": "learn"} | {field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @takes_these
@@ -130,7 +121,7 @@ def learn(
         count("largest", optional=True)(largest),
     )
     with double():
-        return to_dataset(answer(question, progress, checkpoint), question, question.seed)
+        return to_dataset(answer(question, progress, checkpoint), question.stated, question.seed)
 
 
 def answer(question: Question, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
@@ -153,7 +144,7 @@ def of_analysis(analysis: Learnability) -> "xr.Dataset":
     """The dataset of an analysis alone."""
     student = None if analysis.seen is None else analysis.seen.student
     question = Question(analysis.target, student, P=analysis.root @ analysis.root.T)
-    return to_dataset(Learned(analysis, None, None, None), question, question.seed)
+    return to_dataset(Learned(analysis, None, None, None), question.stated, question.seed)
 
 
 def _plateau(question: Question, analysis: Learnability) -> Plateau | None:
