@@ -19,7 +19,11 @@ from twolayer.data import load as load
 from twolayer.data import load_samples as load_samples
 from twolayer.data import save as save
 from twolayer.data import summary as summary
+from twolayer.data.deviation import judge_number as judge_number
 from twolayer.description import AbstractDescription as AbstractDescription
+from twolayer.description import Applies as Applies
+from twolayer.description import Exactness as Exactness
+from twolayer.description import Record as Record
 from twolayer.expectation import Auto as Auto
 from twolayer.problem import AbstractActivation as AbstractActivation
 from twolayer.problem import AbstractTarget as AbstractTarget
@@ -43,6 +47,7 @@ from twolayer.problem import Student as Student
 from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
+from twolayer.specification.registry import register as register
 from twolayer.theory import DMFT as DMFT
 from twolayer.theory import HDMF as HDMF
 from twolayer.theory import SDE as SDE

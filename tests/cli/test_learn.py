@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import twolayer as tl
 from twolayer.cli import main
 
 
@@ -18,8 +19,9 @@ def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     assert answer["order"][1]["excluded"][0]["proof"] == "exactly"
     assert answer["student"]["orders"] == [1, 2]
     assert "giant steps" in err
-    assert sorted(path.name for path in folder.iterdir()) == ["learn.pdf", "learn.png", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == ["learn.nc", "learn.pdf", "learn.png", "summary.json"]
     assert json.loads((folder / "summary.json").read_text())["order"] == answer["order"]
+    assert tl.load(folder).attrs["target"] == "z1 + he3(z2)"
 
 
 def test_names_and_the_list(capsys):

@@ -1,5 +1,7 @@
 """Files: what is written is what is read, and what cannot be read is refused in one sentence."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -7,6 +9,7 @@ import xarray as xr
 import twolayer as tl
 from twolayer.data.deviation import threshold
 
+OLD = Path(__file__).parent / "version_0_1_0"
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(50), start=tl.WarmStart(0.3))
 
 
@@ -52,6 +55,40 @@ def test_a_foreign_file_is_refused(tree, tmp_path):
     newer.to_netcdf(tmp_path / "newer.nc", engine="h5netcdf")
     with pytest.raises(tl.InvalidInput, match="schema 99"):
         tl.load(tmp_path / "newer.nc")
+
+
+def test_a_report_folder_is_loaded_by_its_name(tree, tmp_path):
+    folder = tmp_path / "report"
+    folder.mkdir()
+    with pytest.raises(tl.InvalidInput, match=r"report' must hold a result, but there is no file"):
+        tl.load(folder)
+    tl.save(tree["SaadSolla"].to_dataset(), folder / "escape.nc")
+    assert tl.load(folder).attrs["description"] == "SaadSolla"
+    tl.save(tree["SaadSolla"].to_dataset(), folder / "other.nc")
+    with pytest.raises(tl.InvalidInput, match=r"must hold one result, but holds escape\.nc, other\.nc"):
+        tl.load(str(folder))
+    tl.save(tree, folder / "comparison.nc")
+    assert list(tl.load(folder).children) == ["DirectSGD", "SaadSolla"]
+
+
+def test_files_of_the_first_version_are_read():
+    """Written by version 0.1.0: schema 1, without kinds, units and thresholds of today."""
+    tree = tl.load(OLD / "comparison.nc")
+    assert list(tree.children) == ["OverlapSGD", "SaadSolla"] and tree.attrs["outcome"] == "consistent"
+    assert "Verdict, judged by OverlapSGD: consistent" in tl.summary(tree)
+    dataset = tl.load(OLD / "trajectory.nc")
+    assert dataset.attrs["schema"] == 1 and "kind" not in dataset.attrs
+    assert float(dataset.risk[0, -1]) == pytest.approx(0.35696009, rel=1e-8)
+    assert "BatchMap" in tl.summary(dataset)
+
+
+def test_old_results_can_be_written_and_drawn_again(tmp_path):
+    from twolayer import plots
+
+    for name in ("comparison.nc", "trajectory.nc"):
+        result = tl.load(OLD / name)
+        assert type(tl.load(tl.save(result, tmp_path / name))) is type(result)
+        plots.risk(result)
 
 
 def test_an_unwritable_place_is_refused_and_nothing_is_left(tree, tmp_path):

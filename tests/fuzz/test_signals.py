@@ -200,7 +200,7 @@ def test_a_signal_that_comes_inside_a_callback_is_not_lost(usual_handler):
             sent.append(phase)
             signal.raise_signal(signal.SIGINT)
 
-    def progress(fraction):
+    def progress(name, fraction):
         if not sent:
             gc.callbacks.append(at_collection)
             gc.collect()

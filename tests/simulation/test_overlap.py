@@ -391,7 +391,7 @@ def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypat
     monkeypatch.setattr(pace, "CALL_SECONDS", 1e-6)  # as few steps a call as there are
     problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
 
-    def stop(fraction):
+    def stop(name, fraction):
         if fraction > 0.6:
             raise KeyboardInterrupt
 
@@ -474,7 +474,7 @@ from twolayer.core import pace
 pace.CALL_SECONDS = 0.02
 problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), tl.Gaussian(30), noise=0.1)
 description = {description}
-def progress(fraction):
+def progress(name, fraction):
     if fraction > 0.55:
         os._exit(9)  # as if killed: nothing is tidied up
 tl.evolve(problem, tl.SGD(2.0, momentum=0.3), description, until=40.0, save="linear:9", replicas=12, progress=progress,
@@ -500,7 +500,9 @@ def test_a_killed_run_resumes_and_ends_with_the_same_numbers(description, tmp_pa
     training, ask = tl.SGD(2.0, momentum=0.3), {"until": 40.0, "save": "linear:9", "replicas": 12}
     made = eval(description, {"tl": tl})
     fractions = []
-    resumed = tl.evolve(problem, training, made, checkpoint=place, progress=fractions.append, **ask)
+    resumed = tl.evolve(
+        problem, training, made, checkpoint=place, progress=lambda name, fraction: fractions.append(fraction), **ask
+    )
     whole = tl.evolve(problem, training, made, **ask)
     assert fractions[0] > 0.3 and not place.exists()
     for name in ("Q", "M", "a", "risk", "status"):

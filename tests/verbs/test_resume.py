@@ -53,7 +53,14 @@ def test_a_run_that_died_goes_on_and_ends_with_the_same_numbers(case, tmp_path):
         tl.evolve(PROBLEM, training, description, progress=die_at(0.6), checkpoint=place, **ask)
     assert path.exists()
     fractions = []
-    resumed = tl.evolve(PROBLEM, training, description, progress=fractions.append, checkpoint=place, **ask)
+    resumed = tl.evolve(
+        PROBLEM,
+        training,
+        description,
+        progress=lambda name, fraction: fractions.append(fraction),
+        checkpoint=place,
+        **ask,
+    )
     assert fractions[0] > 0.15 and not path.exists()
     assert resumed.identical(whole)
 
@@ -134,7 +141,7 @@ def test_the_checks_of_learn_go_on(tmp_path):
     kept = ["escape_30.npz", "escape_300.npz", "giant_steps.npz", "one_batch_again.npz"]
     assert sorted(path.name for path in folder.iterdir()) == kept
     resumed = tl.learn("z1", progress=tell, checkpoint=folder, **ask)
-    assert resumed.to_dict() == whole.to_dict() and list(folder.iterdir()) == []
+    assert resumed.identical(whole) and list(folder.iterdir()) == []
     assert told[:3] == [("giant steps", 1.0), ("one batch again", 1.0), ("escape against d", 0.5)]
 
 
@@ -158,7 +165,7 @@ def test_a_checkpoint_of_another_version_begins_anew_and_says_so(tmp_path, monke
         with pytest.warns(tl.CheckpointWarning, match=f"written with {package} 0.0"):
             dies()
     fractions = []
-    tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, progress=fractions.append, **ask)
+    tl.evolve(PROBLEM, tl.SGD(0.05), BY_XLA, progress=lambda name, fraction: fractions.append(fraction), **ask)
     assert fractions[0] > 0.3
 
 

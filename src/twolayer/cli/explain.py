@@ -18,9 +18,9 @@ def explain(
 
     Example: twolayer explain examples/relu_two_index.toml --set training.batch_size=4
     """
-    from twolayer.experiment import one_method, read_spec
+    from twolayer.experiment import read_spec
     from twolayer.verbs import explain as explain_problem
 
     asked = read_spec(spec, overrides or ())
-    explanation = explain_problem(asked.problem, one_method(asked))
+    explanation = explain_problem(asked.problem, asked.training)
     return Answer({"title": asked.title} | explanation.to_dict(), str(explanation))

@@ -82,8 +82,7 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
     try:
         with progress_bar(quiet) as progress:
             for number, page in enumerate(chosen):
-                if progress is not None:
-                    progress("gallery", number / len(chosen))
+                progress("gallery", number / len(chosen))
                 done.append(make(page, out / page.name, PageOptions(full, data_dir)))
     except OSError as error:
         finished = tuple(str(result.folder) for result in done)

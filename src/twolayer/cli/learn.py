@@ -1,5 +1,6 @@
 """``twolayer learn``: what of a target can be learned, how fast, and in which order."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from twolayer.cli.answer import FAILED, Answer, AsJson, Every, Failure, Quiet, f
 from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
-    from twolayer.analyses import Learned
+    import xarray as xr
 
 
 def learn(
@@ -68,6 +69,7 @@ def learn(
     from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
     from twolayer.cli.progress import progress_bar
     from twolayer.core.errors import InvalidInput
+    from twolayer.data import summary
     from twolayer.problem import Student
     from twolayer.specification.codec import content_hash
 
@@ -94,7 +96,7 @@ def learn(
             progress=progress,
             checkpoint=checkpoint,
         )
-    data, words = result.to_dict(), str(result)
+    data, words = json.loads(result.attrs["answer"]), str(summary(result))
     if out is not None:
         say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
@@ -118,20 +120,22 @@ def _list() -> Answer:
     return Answer({"targets": {name: asdict(each) for name, each in known.items()}}, "\n".join(lines))
 
 
-def _write(result: "Learned", data: dict[str, Any], folder: Path) -> list[str]:
-    """The figure and the numbers; returns the names of the files."""
-    import json
-
+def _write(result: "xr.Dataset", data: dict[str, Any], folder: Path) -> list[str]:
+    """The figure, the result and its numbers; returns the names of the files."""
+    from twolayer.core.errors import InvalidInput
     from twolayer.core.files import make_folder, write_whole
+    from twolayer.data import save
     from twolayer.plots import save_figure, staircase
 
     try:
         with writing(folder) as names:
             make_folder(folder)
-            files = save_figure(staircase(result), folder / "learn")
+            files = [*save_figure(staircase(result), folder / "learn"), save(result, folder / "learn.nc")]
             text = json.dumps(data, indent=2, allow_nan=False) + "\n"
             files.append(write_whole(folder / "summary.json", text.encode()))
             names += [path.name for path in files]
-    except OSError as error:
-        raise Failure(f"The figure could not be written to {str(folder)!r}: {error}.", FAILED) from None
+    except (OSError, InvalidInput) as error:  # the folder was writable before the work
+        raise Failure(
+            f"The figure could not be written to {str(folder)!r}: {str(error).rstrip('.')}.", FAILED
+        ) from None
     return names

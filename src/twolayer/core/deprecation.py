@@ -151,6 +151,15 @@ def renamed_attributes(module: str, replacements: Mapping[str, str], *, since: s
     return get_attribute
 
 
+def deprecated_use(former: str, replacement: str, *, since: str) -> Callable[[], None]:
+    """Announce a use of an argument that is going away; the result is called where it is met, and warns.
+
+    Write ``warn = deprecated_use("`x` as a text", "a number", since="0.2")`` at the top of a module.
+    """
+    deprecation = _announce(former, replacement, since)
+    return lambda: _warn(deprecation)
+
+
 def _announce(former: str, replacement: str, since: str) -> Deprecation:
     """Record a deprecation, so that `overdue` knows of it."""
     deprecation = Deprecation(former, replacement, since)

@@ -72,7 +72,8 @@ def shown(value: Any) -> str:
     if isinstance(value, str | bytes) and len(value) > 2 * MAX_PATH:
         value = value[:MAX_PATH] + value[-MAX_PATH:]  # type: ignore[operator]  # the middle is omitted anyway
     try:
-        return shortened(repr(value))
+        text = repr(value)
+        return shortened(" ".join(text.split()) if "\n" in text else text)  # a message is one line
     except Exception:  # a container of such numbers, nesting without end, or an object that cannot be printed
         return f"a value of type {type(value).__name__} that cannot be written out"
 

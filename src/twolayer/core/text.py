@@ -48,3 +48,11 @@ def html_table(rows: Sequence[tuple[str, str]], caption: str = "") -> str:
     style = "style='text-align:left;vertical-align:top;padding:1px 10px 1px 0'"
     body = "".join(f"<tr><th {style}>{html.escape(name)}</th><td {style}>{value}</td></tr>" for name, value in rows)
     return f"<table>{head}{body}</table>"
+
+
+def html_grid(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A table with named columns for a notebook; every cell is text."""
+    style = "style='text-align:left;vertical-align:top;padding:1px 10px 1px 0'"
+    head = "".join(f"<th {style}>{html.escape(name)}</th>" for name in header)
+    body = "".join(f"<tr>{''.join(f'<td {style}>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"

@@ -2,12 +2,15 @@
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+
+from twolayer.specification.codec import content_hash, to_json
 
 # Packages on which numbers depend, and those that are needed to read a result.
 NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox", "diffrax")
@@ -38,6 +41,23 @@ class Specification(Protocol):
     def key(self) -> str:
         """The hash of the canonical JSON."""
         ...
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The specification of what is no run, by its parts: a problem and a training, or any other question."""
+
+    parts: Mapping[str, Any]
+
+    @property
+    def json(self) -> str:
+        """The canonical JSON."""
+        return to_json(dict(self.parts))
+
+    @property
+    def key(self) -> str:
+        """The hash of it."""
+        return content_hash(dict(self.parts))
 
 
 def provenance(specification: Specification, seed: int, references: Sequence[str] = ()) -> dict[str, Any]:

@@ -6,7 +6,7 @@ returns it; `validate` is called whenever a result is written or read.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -124,10 +124,37 @@ def label(
     dataset = xr.Dataset(
         {name: labelled(name, content) for name, content in values.items()},
         {name: labelled(name, content) for name, content in coordinates.items()},
-        {"schema": SCHEMA, "kind": schema.kind, **attributes},
+        ordered({"schema": SCHEMA, "kind": schema.kind, **attributes}),
     )
     validate(dataset)
     return dataset
+
+
+# What a reader looks for first: xarray shows attributes in their order.
+FOREMOST = ("kind", "description", "judge", "outcome", "verdict", "cautions")
+
+
+def ordered(attributes: Mapping[Any, Any]) -> dict[Any, Any]:
+    """The attributes with the verdict and the cautions before the long record of where the numbers come from."""
+    first = {name: attributes[name] for name in FOREMOST if name in attributes}
+    return first | {name: value for name, value in attributes.items() if name not in first}
+
+
+@runtime_checkable
+class Labelled(Protocol):
+    """A result that reads as an object and becomes a labelled dataset where one is needed."""
+
+    def to_dataset(self) -> "xr.Dataset":
+        """The result as a dataset of its kind."""
+        ...
+
+
+def as_dataset(result: Any) -> Any:
+    """A dataset or a tree as it is; the dataset of a result that is an object."""
+    import xarray as xr
+
+    is_object = isinstance(result, Labelled) and not isinstance(result, xr.Dataset | xr.DataTree | xr.DataArray)
+    return result.to_dataset() if is_object else result
 
 
 # ------------------------------------------------------------------------------------------------------ trajectories

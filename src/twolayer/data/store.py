@@ -7,15 +7,23 @@ from twolayer.core.errors import InvalidInput, shown, takes_these
 from twolayer.core.files import write_whole
 from twolayer.core.memory import check_room
 from twolayer.core.reading import parsing, regular_file
-from twolayer.data.schema import validate
+from twolayer.data.schema import Labelled, as_dataset, validate
 
 if TYPE_CHECKING:
     import xarray as xr
 
+# The file of a comparison in its report folder.
+COMPARISON = "comparison.nc"
+
 
 @takes_these
-def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
-    """Write a result to a netCDF file, whole or not at all."""
+def save(result: "xr.Dataset | xr.DataTree | Labelled", path: str | Path) -> Path:
+    """Write a result of any verb to a netCDF file, whole or not at all."""
+    import xarray as xr
+
+    result = as_dataset(result)
+    if not isinstance(result, xr.Dataset | xr.DataTree):
+        raise InvalidInput(f"Argument `result` must be what a verb returned, but is a {type(result).__name__}.")
     for dataset in _datasets(result):
         validate(dataset)
     path = Path(path)
@@ -29,11 +37,14 @@ def save(result: "xr.Dataset | xr.DataTree", path: str | Path) -> Path:
 
 @takes_these
 def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
-    """Read a result written by `save`."""
+    """Read a result written by `save`, or the one that lies in a report folder.
+
+    Files of earlier versions are read as well.
+    """
     import h5py
     import xarray as xr
 
-    path = regular_file(Path(path), "result file")
+    path = regular_file(_result_file(Path(path)), "result file")
     with parsing(path, fault="is not a readable result"):
         with h5py.File(path, "r") as file:
             file.attrs.get("_nc3_strict")  # what h5netcdf reads first; where it cannot, it complains on stderr later
@@ -45,6 +56,21 @@ def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
         for dataset in _datasets(result):
             validate(dataset)
     return result
+
+
+def _result_file(path: Path) -> Path:
+    """The file itself, or in a folder the comparison of a report, or else the only result there."""
+    try:
+        files = sorted(path.glob("*.nc")) if path.is_dir() else [path]
+    except (OSError, ValueError):  # a name that is too long, or no name at all: reading it says so
+        return path
+    files = [file for file in files if file.name == COMPARISON] or files
+    if not files:
+        raise InvalidInput(f"The folder {shown(path)} must hold a result, but there is no file *.nc in it.")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise InvalidInput(f"The folder {shown(path)} must hold one result, but holds {names}: name one of them.")
+    return files[0]
 
 
 def _datasets(result: "xr.Dataset | xr.DataTree") -> list["xr.Dataset"]:

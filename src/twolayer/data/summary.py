@@ -1,5 +1,6 @@
 """The short table of a result: its numbers, their errors and the verdict."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -7,14 +8,14 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.text import Text, table
 from twolayer.data.deviation import OUTCOMES
-from twolayer.data.schema import schema_of
+from twolayer.data.schema import Labelled, as_dataset, schema_of
 from twolayer.description import Status
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
-def summary(result: "xr.Dataset | xr.DataTree") -> Text:
+def summary(result: "xr.Dataset | xr.DataTree | Labelled") -> Text:
     """The short table of a result: numbers, errors and, where predictions are compared with runs, the verdict.
 
     Parameters
@@ -28,6 +29,7 @@ def summary(result: "xr.Dataset | xr.DataTree") -> Text:
     """
     import xarray as xr
 
+    result = as_dataset(result)
     if isinstance(result, xr.DataTree) and result.children:
         return _of_comparison(result)
     if isinstance(result, xr.DataTree):
@@ -35,9 +37,9 @@ def summary(result: "xr.Dataset | xr.DataTree") -> Text:
     if not isinstance(result, xr.Dataset):
         raise InvalidInput(f"Argument `result` must be the result of a verb, but is a {type(result).__name__}.")
     write = schema_of(result).summary
-    return (
-        _of_trajectories({str(result.attrs.get("description", "result")): result}) if write is None else write(result)
-    )
+    if write is not None:
+        return write(result)
+    return _with_cautions(_of_trajectories({str(result.attrs.get("description", "result")): result}), result.attrs)
 
 
 def explained(outcome: str) -> str:
@@ -60,7 +62,13 @@ def _of_comparison(tree: "xr.DataTree") -> Text:
     outcome = tree.attrs.get("outcome")
     if outcome is not None:
         lines += ["", f"Verdict, judged by {tree.attrs['judge']}: {explained(outcome)}"]
-    return Text("\n".join(lines))
+    return _with_cautions(Text("\n".join(lines)), tree.attrs)
+
+
+def _with_cautions(text: Text, attributes: Mapping[Any, Any]) -> Text:
+    """The text, and below it what speaks against trusting the result."""
+    sentences = str(attributes.get("cautions", "")).splitlines()
+    return Text("\n".join([text, *[""] * bool(sentences), *(f"Caution: {sentence}" for sentence in sentences)]))
 
 
 def _of_trajectories(datasets: dict[str, "xr.Dataset"]) -> Text:

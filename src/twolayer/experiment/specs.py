@@ -7,7 +7,7 @@ arguments of `compare`. The codec builds the objects, which validate their field
 import dataclasses
 import json
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from twolayer.problem import Problem
 from twolayer.specification.codec import decode
 from twolayer.training import SGD, Schedule
 from twolayer.verbs import compare
+from twolayer.verbs.progress import Progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -147,7 +148,7 @@ def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -
 
 def run_spec(
     spec: RunSpec,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.DataTree":
     """Run all descriptions of a specification from the same starts, and compare them.

@@ -3,7 +3,10 @@
 from importlib import import_module, metadata
 from typing import TypeVar
 
+import equinox as eqx
+
 from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
+from twolayer.specification.display import as_html, as_text
 
 ENTRY_POINTS = "twolayer.plugins"
 
@@ -14,11 +17,19 @@ C = TypeVar("C", bound=type)
 
 
 def register(cls: C) -> C:
-    """Make a class known to the codec, the command line and ``explain`` under its own name."""
+    """Make a class known under its own name: to specification files, the command line and `explain`.
+
+    Write it above an activation, a target, a description or any other class of objects that may stand in a
+    specification. An argument that the class does not have is then refused in a sentence, and its objects show
+    themselves in short on a terminal and as a table in a notebook.
+    """
     if cls.__name__ in _classes and _classes[cls.__name__] is not cls:
         raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
     _classes[cls.__name__] = cls
     cls.__init__ = takes_these(cls.__init__, cls.__name__)  # the error for a wrong argument suggests a right one
+    if cls.__repr__ is eqx.Module.__repr__:
+        cls.__repr__ = as_text
+    cls._repr_html_ = as_html
     return cls
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance, leaf, number, static
 from twolayer.specification.registry import register
@@ -67,7 +67,7 @@ class Schedule(eqx.Module):
                 if kinds[0] != kinds[1]:
                     raise InvalidInput(
                         "Argument `phases` must share the fixed set, the batch size and the kind of momentum, but "
-                        f"{phase} does not fit {first}."
+                        f"{shown(phase)} does not fit {shown(first)}."
                     )
             elif phase.has_momentum:
                 raise InvalidInput(

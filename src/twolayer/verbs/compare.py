@@ -1,6 +1,6 @@
 """The verb that runs several descriptions from the same starts and judges them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,17 +12,20 @@ from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.data.deviation import Deviation, Finding, judge_description, worst_outcome
+from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs.evolve import Interrupted, check_ended, run
 from twolayer.verbs.phases import require
+from twolayer.verbs.progress import Progress, shows_progress, told
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 @takes_these
+@shows_progress
 def compare(
     problem: Problem,
     training: Training,
@@ -30,7 +33,7 @@ def compare(
     ask: Ask | None = None,
     *,
     throw: bool = True,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     **fields: Unpack[AskFields],
 ) -> "xr.DataTree":
@@ -56,7 +59,7 @@ def compare(
     throw
         Whether a description that did not reach its end raises `ComputationFailed` with the tree so far.
     progress
-        Called with the name of a description and the fraction of it that is done.
+        Called with the name of a description and the fraction of it that is done; as in `evolve`.
     checkpoint
         A folder in which every description keeps its place, and its result until all are done.
 
@@ -87,11 +90,10 @@ def compare(
         spec = RunSpec(problem, training, members, asked)
         plan = make_plan(problem, training, asked, in_steps)
         for name, description in named.items():
-            report = (lambda fraction, name=name: progress(name, fraction)) if progress else None
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 interrupts.check()
-                results[name], is_stopped = run(spec, description, plan, report, place, name)
+                results[name], is_stopped = run(spec, description, plan, told(progress, name), place, name)
                 finished = dict(results)
                 interrupts.offer(lambda finished=finished: _judge(spec, finished, exactness))
             except KeyboardInterrupt:
@@ -140,18 +142,21 @@ def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str,
         left, right = _common_replicas(results[judge], dataset)
         finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
         findings.append(finding)
-        datasets[name] = dataset.assign(_labelled(dataset, deviations)).assign_attrs(
-            outcome=finding.outcome, verdict=finding.sentence, threshold=finding.threshold
-        )
+        verdict = {"outcome": finding.outcome, "verdict": finding.sentence, "threshold": finding.threshold}
+        datasets[name] = dataset.assign(_labelled(dataset, deviations))
+        datasets[name].attrs = ordered(dataset.attrs | verdict)
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     first = next(iter(results.values()))
     shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
-    tree.attrs = {name: first.attrs[name] for name in shared} | {
+    sentences = [line for dataset in results.values() for line in dataset.attrs.get("cautions", "").splitlines()]
+    told = {
         "kind": "comparison",
         "judge": judge,
         "outcome": worst_outcome(finding.outcome for finding in findings),
         "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
     }
+    cautions = {"cautions": "\n".join(dict.fromkeys(sentences))} if sentences else {}
+    tree.attrs = ordered(told | cautions | {name: first.attrs[name] for name in shared})
     return tree
 
 

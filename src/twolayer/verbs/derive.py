@@ -1,15 +1,60 @@
 """The verb that writes the equations of motion as formulas."""
 
+import json
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
 from twolayer.core.errors import takes_these
+from twolayer.core.precision import double
+from twolayer.core.text import Text
+from twolayer.data.provenance import Stated, provenance
+from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.problem import Problem
 from twolayer.specification.fields import flag, instance
 from twolayer.theory.symbolic import Equations
 from twolayer.theory.symbolic import derive as derive_equations
 from twolayer.training import SGD
 
+if TYPE_CHECKING:
+    import xarray as xr
+
+EQUATIONS = add_kind(
+    Schema(
+        kind="equations",
+        variables={
+            "text": Variable(("equation",), "equation as a line of text"),
+            "latex": Variable(("equation",), "equation as LaTeX"),
+        },
+        coordinates={"equation": Variable(("equation",), "left side of an equation")},
+        attributes=("report", "answer"),
+        summary=lambda dataset: Text(dataset.attrs["report"]),
+    )
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Derivation(Equations):
+    """The equations of one problem and training; `twolayer.save` and `twolayer.summary` take them like any result."""
+
+    stated: Stated = field(kw_only=True)
+
+    def to_dataset(self) -> "xr.Dataset":
+        """The equations as text and as LaTeX in a labelled dataset; the expressions themselves are not kept."""
+        equations = self.equations()
+        values = {
+            "text": np.array([equation.text for equation in equations]),
+            "latex": np.array([equation.latex for equation in equations]),
+        }
+        attributes = {"report": self.text(), "answer": json.dumps(self.to_dict())}
+        coordinates = {"equation": np.array([equation.left for equation in equations])}
+        with double():
+            return label(EQUATIONS, values, coordinates, attributes | provenance(self.stated, seed=0))
+
 
 @takes_these
-def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general: bool = False) -> Equations:
+def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general: bool = False) -> Derivation:
     r"""The closed equations of motion of a polynomial student on a polynomial target, as formulas.
 
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
@@ -31,6 +76,7 @@ def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general
     Returns
     -------
     Sympy expressions ``dQ``, ``dM``, ``da``, ``risk``; ``text()``, ``latex()``, and ``lambdify()`` for numbers.
+    `twolayer.save` keeps them as text and LaTeX.
 
     Examples
     --------
@@ -42,4 +88,7 @@ def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general
     """
     instance("problem", Problem, "a Problem")(problem)
     instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
-    return derive_equations(problem, training, flag("symbolic_p")(symbolic_p), flag("general")(general))
+    form = {"symbolic_p": flag("symbolic_p")(symbolic_p), "general": flag("general")(general)}
+    derived = derive_equations(problem, training, **form)
+    stated = Stated({"kind": "derive", "problem": problem, "training": training} | form)
+    return Derivation(**{part.name: getattr(derived, part.name) for part in fields(derived)}, stated=stated)

@@ -14,12 +14,14 @@ from twolayer.core.errors import ComputationFailed, takes_these
 from twolayer.core.precision import double
 from twolayer.data import to_dataset
 from twolayer.data.provenance import provenance
+from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
+from twolayer.verbs.progress import Progress, shows_progress, told
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -37,6 +39,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @takes_these
+@shows_progress
 def evolve(
     problem: Problem,
     training: Training,
@@ -44,7 +47,7 @@ def evolve(
     ask: Ask | None = None,
     *,
     throw: bool = True,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
     **fields: Unpack[AskFields],
 ) -> "xr.Dataset":
@@ -61,7 +64,8 @@ def evolve(
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
     progress
-        Called with the fraction done.
+        Called with the name of the description and the fraction done. Without it a bar appears after two seconds on a
+        terminal and in a notebook; False silences it.
     checkpoint
         A file in which the run keeps its place: killed at any moment, the same call goes on from there and ends with
         the same numbers. It is removed at the end. A `Checkpoint` also says how often the place is saved.
@@ -78,7 +82,8 @@ def evolve(
         spec = RunSpec(problem, training, (member,), Ask.of(ask, fields))
         require(member, problem, training)
         plan = make_plan(problem, training, spec.ask, in_steps=not member.is_continuous)
-        dataset, interrupted = run(spec, member, plan, progress, Checkpoint.of(checkpoint))
+        report = told(progress, type(member).__name__)
+        dataset, interrupted = run(spec, member, plan, report, Checkpoint.of(checkpoint))
     if interrupted:
         raise Interrupted(dataset)
     if throw:
@@ -136,7 +141,7 @@ def run(
     doubts = cautions.of_result(own_name, dataset)
     cautions.tell(doubts)
     if warned or doubts:
-        dataset.attrs["cautions"] = "\n".join([*warned, *doubts])
+        dataset.attrs = ordered(dataset.attrs | {"cautions": "\n".join([*warned, *doubts])})
     return dataset, record.interrupted
 
 

@@ -1,78 +1,51 @@
 """The verb that says what of a target can be learned, how fast, and in which order."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.learnable.verification import Checks, check
+from twolayer.analyses.learnable.result import Learned, to_dataset
+from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
+from twolayer.data.provenance import Stated
 from twolayer.learnability import Learnability, analyse
 from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
+from twolayer.verbs.progress import Progress, shows_progress
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 @dataclass(frozen=True)
-class Learned:
-    """The answer of `learn`: the analysis, the time scale for a student in d dimensions, and the checks that were run.
+class Question:
+    """What is asked of `learn`; its fields are those of the verb, checked."""
 
-    What the analysis holds can be asked of the answer itself, as in ``answer.leap``.
-    """
+    target: Any
+    student: Student | None = None
+    d: int | None = None
+    P: Any = None
+    noise: float = 0.0
+    learning_rate: float | None = None
+    spherical: bool = True
+    verify: bool = False
+    seed: int = 0
+    largest: int | None = None
 
-    analysis: Learnability
-    d: int | None
-    plateau: Plateau | None
-    checks: Checks | None
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.analysis, name)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return self.analysis.to_dict() | {
-            "d": self.d,
-            "plateau": None if self.plateau is None else self.plateau.to_dict(),
-            "verify": None if self.checks is None else self.checks.to_dict(),
-        }
-
-    def __str__(self) -> str:
-        parts = [str(self.analysis)]
-        if self.plateau is not None:
-            parts.append(_in_numbers(self.plateau, self.d))
-        if self.checks is not None:
-            parts.append(str(self.checks))
-        return "\n\n".join(parts)
-
-
-def _in_numbers(found: Plateau, d: int | None) -> str:
-    if found.exponent is None:
-        return f"In d = {d}: the linearised ODE does not leave the plateau; only the powers of d above are known."
-    if found.time is None:
-        return (
-            f"In d = {d}, learning rate {found.learning_rate:.4g}: the plateau is not left, "
-            f"since the rate must be below {found.maximal_learning_rate:.4g}."
-        )
-    scale = (
-        f"the overlaps grow from zero at the speed {found.speed:.4g}"
-        if found.exponent == 1
-        else f"the squared overlaps grow at the rate {found.growth_rate:.4g}"
-    )
-    most = "" if found.maximal_learning_rate is None else f" (at most {found.maximal_learning_rate:.4g})"
-    return (
-        f"In d = {d}, one sample a step, learning rate {found.learning_rate:.4g}{most}: {scale}; "
-        f"overlap 1/2 after time {found.time:.4g}, {found.steps:.4g} steps (linearised ODE, mean over random starts)."
-    )
+    @property
+    def stated(self) -> Stated:
+        """The question as a specification, whose hash names the result."""
+        return Stated({"kind": "learn"} | {field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @takes_these
+@shows_progress
 def learn(
     target: Any,
     student: Any = None,
@@ -85,16 +58,16 @@ def learn(
     verify: bool = False,
     seed: Any = 0,
     largest: int | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
-) -> Learned:
+) -> "xr.Dataset":
     r"""What first-order methods find of a target, before any run: exponents, staircase, and what every protocol takes.
 
     The information exponent is the order of the first Hermite tensor :math:`C_r = E[\nabla^r f]` that is not zero. The
     subspace iteration gives the order in which directions are found: given those known, the lowest order r of
     :math:`E[f\,\mathbf{He}_r(z_\perp) \mid z_U]` that is not zero; the leap is the largest r met. The generative
     exponent and leap are the smallest over all functions of the label. Zero is decided by proof or by an error bar;
-    where neither decides, the answer is None, and the report says at what size.
+    where neither decides, the number is missing (NaN), and the summary says at what size.
 
     Parameters
     ----------
@@ -110,40 +83,77 @@ def learn(
         Label noise, learning rate (the best one when None) and constraint for that time.
     verify
         Whether the predictions are run: giant steps by `BatchMap` and `DMFT`, escape times against d by `OverlapSGD`.
+        The result then ends in a verdict.
     seed, largest
         The seed of these runs, and the largest dimension.
     progress
-        Called with the name of what is done, and the fraction of it.
+        Called with the name of what is done, and the fraction of it; as in `evolve`.
     checkpoint
         A folder in which the runs of ``verify`` keep their places and results, as in `compare`.
+
+    Returns
+    -------
+    A labelled dataset: exponents, leap and size of every stage, directions as vectors, sizes of the tensors with their
+    errors, powers of d for every protocol, and what was measured. Stages by any function of the label have the prefix
+    ``generative_``, those that the student sees ``student_``. `twolayer.summary` writes it as a page; the attribute
+    ``answer`` holds everything as JSON, with the certificates of zero. `twolayer.learnability.analyse` gives the same
+    analysis as an object.
 
     Examples
     --------
     >>> import twolayer as tl
-    >>> answer = tl.learn("z1 + z1*z2")
-    >>> answer.information_exponent, answer.leap, answer.giant_steps()
-    (1, 1, [['z1'], ['z2']])
+    >>> result = tl.learn("z1 + z1*z2")
+    >>> int(result.information_exponent), int(result.leap), result.direction.values.tolist()
+    (1, 1, ['z1', 'z2'])
     """
-    d = count("d", low=2, high=10**12, optional=True)(d)
-    noise = number("noise", low=0.0)(noise)
-    learning_rate = number("learning_rate", above=0.0, optional=True)(learning_rate)
-    spherical, verify = flag("spherical")(spherical), flag("verify")(verify)
-    seed = count("seed", low=0, high=2**31 - 1)(seed)
     if student is not None and not isinstance(student, Student):
         student = Student(1, as_activation(student))
-    if d is not None and student is None:
+    question = Question(
+        target,
+        student,
+        count("d", low=2, high=10**12, optional=True)(d),
+        P,
+        number("noise", low=0.0)(noise),
+        number("learning_rate", above=0.0, optional=True)(learning_rate),
+        flag("spherical")(spherical),
+        flag("verify")(verify),
+        count("seed", low=0, high=2**31 - 1)(seed),
+        count("largest", optional=True)(largest),
+    )
+    with double():
+        return to_dataset(answer(question, progress, checkpoint), question.stated, question.seed)
+
+
+def answer(question: Question, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
+    """The analysis, the time scale and the checks as objects."""
+    if question.d is not None and question.student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")
-    analysis = analyse(target, P, student)
-    scale = None
-    if d is not None and student is not None:
-        if P is not None and not np.allclose(np.asarray(analysis.target.target_overlaps), np.asarray(P)):
-            raise InvalidInput("Argument `d` asks for a time, which is known for the target's own P alone.")
-        with double():
-            scale = plateau(Problem(analysis.target, student, Gaussian(d), noise=noise), learning_rate, spherical)
+    analysis = analyse(question.target, question.P, question.student)
+    scale = _plateau(question, analysis)
     checks = None
-    if verify:
+    if question.verify:
         folder = Checkpoint.of(checkpoint)
-        checks = check(analysis, seed, progress or (lambda name, fraction: None), largest, folder)
+        tell = progress or (lambda name, fraction: None)
+        checks = check(analysis, question.seed, tell, question.largest, folder)
         if folder is not None and not folder.is_part:
             folder.remove()
-    return Learned(analysis, d, scale, checks)
+    return Learned(analysis, question.d, scale, checks)
+
+
+def of_analysis(analysis: Learnability) -> "xr.Dataset":
+    """The dataset of an analysis alone."""
+    student = None if analysis.seen is None else analysis.seen.student
+    question = Question(analysis.target, student, P=analysis.root @ analysis.root.T)
+    return to_dataset(Learned(analysis, None, None, None), question.stated, question.seed)
+
+
+def _plateau(question: Question, analysis: Learnability) -> Plateau | None:
+    """When the student leaves the plateau of a random start, where that was asked."""
+    if question.d is None or question.student is None:
+        return None
+    P = question.P
+    if P is not None and not np.allclose(np.asarray(analysis.target.target_overlaps), np.asarray(P)):
+        raise InvalidInput("Argument `d` asks for a time, which is known for the target's own P alone.")
+    with double():
+        problem = Problem(analysis.target, question.student, Gaussian(question.d), noise=question.noise)
+        return plateau(problem, question.learning_rate, question.spherical)

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.analyses.escape.result import finite
+from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
@@ -42,104 +41,6 @@ BALANCE = 1.0
 MODEST = 0.1
 # The rates of exponents 1 and 2, in units of the best one.
 SLOWER = 0.25
-AGREES = 0.1  # relative deviation of a slope from its prediction that still counts as agreement
-
-
-@dataclass(frozen=True)
-class GiantSteps:
-    """What giant steps of `BatchMap` found, step by step."""
-
-    account: str
-    student: str
-    predicted: tuple[tuple[str, ...], ...]
-    cosines: np.ndarray  # (steps, directions): largest cosine of a neuron with each direction, in the predicted order
-    directions: tuple[str, ...]
-    expected: np.ndarray  # (steps, directions): whether the direction should be there after the step
-    agrees: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "account": self.account,
-            "student": self.student,
-            "predicted": [list(step) for step in self.predicted],
-            "directions": list(self.directions),
-            "cosines": self.cosines.tolist(),
-            "agrees": self.agrees,
-        }
-
-    def __str__(self) -> str:
-        head = f"Giant steps ({self.account}; {self.student}): largest cosine of a neuron with each direction"
-        rows = [f"{'':10}" + "".join(f"{name:>18}" for name in self.directions)]
-        for step, (row, expected) in enumerate(zip(self.cosines, self.expected, strict=True), start=1):
-            cells = (f"{x:.3g}{'' if e else ' (none)'}" for x, e in zip(row, expected, strict=True))
-            rows.append(f"  step {step:<3}" + "".join(f"{cell:>18}" for cell in cells))
-        verdict = "as predicted" if self.agrees else "NOT as predicted"
-        return "\n".join([head, *rows, f"  {verdict}; (none) marks directions that are predicted to be absent"])
-
-
-@dataclass(frozen=True)
-class Slope:
-    """How the steps of escape grow with the dimension, measured by `OverlapSGD`."""
-
-    exponent: int
-    definition: str
-    dimensions: tuple[int, ...]
-    steps: tuple[float, ...]
-    errors: tuple[float, ...]  # standard errors
-    runs: tuple[int, ...]
-    slope: float
-    slope_error: float
-    predicted: float
-    agrees: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return {
-            "exponent": self.exponent,
-            "definition": self.definition,
-            "d": list(self.dimensions),
-            "steps": [finite(x) for x in self.steps],
-            "stderr": [finite(x) for x in self.errors],
-            "runs": list(self.runs),
-            "slope": finite(self.slope),
-            "slope_error": finite(self.slope_error),
-            "predicted": self.predicted,
-            "agrees": self.agrees,
-        }
-
-    def __str__(self) -> str:
-        lines = [f"Escape (OverlapSGD, one neuron He_{self.exponent}): {self.definition}"]
-        rows = zip(self.dimensions, self.steps, self.errors, self.runs, strict=True)
-        lines += [f"  d = {d:<8} {steps:>12.4g} +- {error:<9.2g} steps, {runs} runs" for d, steps, error, runs in rows]
-        verdict = "agrees within 10%" if self.agrees else "DOES NOT agree within 10%"
-        lines.append(f"  slope {self.slope:.3f} +- {self.slope_error:.3f}, predicted {self.predicted:.3f}: {verdict}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Checks:
-    """All checks of one analysis, and why some were not made."""
-
-    giant_steps: GiantSteps | None
-    reused_batch: GiantSteps | None
-    slope: Slope | None
-    notes: tuple[str, ...]
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every check that was made agrees."""
-        return all(each is None or each.agrees for each in (self.giant_steps, self.reused_batch, self.slope))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        made = {"giant_steps": self.giant_steps, "reused_batch": self.reused_batch, "slope": self.slope}
-        plain = {name: None if each is None else each.to_dict() for name, each in made.items()}
-        return plain | {"agrees": self.agrees, "notes": list(self.notes)}
-
-    def __str__(self) -> str:
-        made = [str(each) for each in (self.giant_steps, self.reused_batch, self.slope) if each is not None]
-        return "\n\n".join([*made, *self.notes])
 
 
 def check(
@@ -200,9 +101,9 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None], check
     learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
     counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
     expected = np.array([[i < n for i in range(values.shape[1])] for n in counts])
-    agrees = bool(np.all(values[expected] > FOUND) and np.all(values[~expected] < ABSENT + 10.0 * error))
     predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
-    return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), expected, agrees)
+    masks, bounds = (expected, expected, ~expected), (FOUND, ABSENT + 10.0 * error)
+    return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), *masks, *bounds)
 
 
 def _reused_batch(
@@ -228,10 +129,10 @@ def _reused_batch(
     stage_of += [len(staircase.stages)] * len(staircase.unseen)
     expected = np.array([[n < min(step - 1, len(giant)) for n in stage_of] for step in range(1, steps + 1)])
     never = np.array([n >= len(giant) for n in stage_of])
-    agrees = bool(np.all(values[expected] > FOUND + error) and np.all(values[:, never] < ABSENT + 2.0 * error))
     predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
-    shown = np.broadcast_to(~never, expected.shape)
-    return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), shown, agrees)
+    absent = np.broadcast_to(never, expected.shape)
+    masks, bounds = (~absent, expected, absent), (FOUND + error, ABSENT + 2.0 * error)
+    return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), *masks, *bounds)
 
 
 def _of_leap_one(staircase: Staircase) -> list[Stage]:
@@ -271,7 +172,12 @@ def _from_nothing(
     problem = Problem(result.target, student, Gaussian(d), start)
     each = float(training.clock(problem).time_per_step)
     save = [n * each for n in range(1, steps + 1)]
-    ask: dict[str, Any] = {"until": steps * each, "save": save, "progress": tell, "checkpoint": checkpoint}
+    ask: dict[str, Any] = {
+        "until": steps * each,
+        "save": save,
+        "progress": lambda _, fraction: tell(fraction),
+        "checkpoint": checkpoint,
+    }
     return evolve(problem, training, description, **ask, throw=False)
 
 
@@ -337,7 +243,7 @@ def _slope(
             overlap_threshold=LEFT / math.sqrt(max(1.0, len(stage.directions) / 3.0)),
             stop_at_threshold="any",
             throw=False,
-            progress=lambda fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
+            progress=lambda _, fraction, n=number: tell("escape against d", (n + fraction) / len(chosen)),
             checkpoint=None if checkpoint is None else checkpoint.part(f"escape_{d}.npz"),
         )
         times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
@@ -399,7 +305,6 @@ def _fitted(
     centre = np.sum(weights * x) / np.sum(weights) if len(d) else np.nan
     spread = float(np.sum(weights * (x - centre) ** 2))
     slope = float(np.sum(weights * (x - centre) * y) / spread) if len(d) > 1 else np.nan
-    agrees = bool(abs(slope / predicted - 1.0) < AGREES)
     return Slope(
         leap,
         definition,
@@ -410,7 +315,6 @@ def _fitted(
         slope,
         1.0 / math.sqrt(spread) if len(d) > 1 else np.nan,
         float(predicted),
-        agrees,
     )
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -52,7 +52,7 @@ class Equation(NamedTuple):
         return f"{self.latex_left} = {self.latex_right}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Equations:
     r"""The closed equations of one-pass SGD as d goes to infinity, in the time :math:`t = \gamma\,samples / (p d)`.
 
@@ -80,8 +80,8 @@ class Equations:
     da: Any
     risk: Any
     excess_risk: Any
-    given: KnownValues = field(repr=False)
-    keys: Mapping[Any, Key] = field(repr=False)  # the expressions that are unknowns, and what they mean
+    given: KnownValues
+    keys: Mapping[Any, Key]  # the expressions that are unknowns, and what they mean
 
     @property
     def is_symbolic_p(self) -> bool:
@@ -142,6 +142,9 @@ class Equations:
         return "\\begin{aligned}\n" + " \\\\\n".join(rows) + "\n\\end{aligned}"
 
     def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
         return self.text()
 
     def _repr_latex_(self) -> str:

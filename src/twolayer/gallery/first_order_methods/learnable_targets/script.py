@@ -16,7 +16,7 @@ RUN_WHEN_FULL = ("linear", "relu", "he2", "he5", "abs", "sign", "damian")
 
 def make(spec, ask):
     known = named_targets()
-    found = {name: tl.learn(target.formula) for name, target in known.items()}
+    found = {name: tl.learnability(target.formula) for name, target in known.items()}
     right = sum(
         (each.information_exponent, each.leap, each.generative_exponent)
         == (known[name].information_exponent, known[name].leap, known[name].generative_exponent)

@@ -27,7 +27,7 @@ def make(spec, ask):
     shown, right, measured = [], 0, []
     for name, target in (("a staircase", staircase), ("a step is missing", tl.MultiIndex(WITHOUT_A_STEP, k=3))):
         predicted = follow(tl.BatchMap(), target, large)[0]
-        found = tl.learn(target).giant_steps()
+        found = tl.learnability(target).giant_steps()
         expected = np.array([[[f"z{r}"] in found[:n] for r in (1, 2, 3)] for n in steps])
         right += np.sum(np.where(expected, np.abs(predicted) > SOMETHING, np.abs(predicted) < NOTHING)[1:])
         runs = follow(sgd, target, large, replicas=replicas)

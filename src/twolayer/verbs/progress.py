@@ -1,0 +1,193 @@
+"""Progress of long work: one signature for those who listen, and a bar where somebody can see it."""
+
+import contextlib
+import functools
+import html
+import inspect
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+from twolayer.core.deprecation import deprecated_use
+from twolayer.core.errors import InvalidInput, shown
+
+# Told the name of what is done, and the fraction of it.
+Progress = Callable[[str, float], None]
+
+# Seconds after which a bar appears, and seconds between two updates of one in a notebook.
+PATIENCE, PAUSE = 2.0, 0.2
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Whether somebody outside listens already: a call within another one then shows no bar of its own.
+_is_told: ContextVar[bool] = ContextVar("_is_told", default=False)
+# One bar at a time in a process: a second thread that works shows none.
+_screen = threading.Lock()
+
+_warn_of_one_argument = deprecated_use(
+    "`progress` of `evolve` as a function of one argument", "`progress(name, fraction)`", since="0.2"
+)
+
+
+def shows_progress(verb: Callable[P, R]) -> Callable[P, R]:
+    """Give a verb a ``progress`` that it can always call, whatever the user gave: see `reporting`."""
+
+    @functools.wraps(verb)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        with reporting(kwargs.get("progress"), verb.__name__) as tell:
+            kwargs["progress"] = tell
+            return verb(*args, **kwargs)
+
+    return wrapped
+
+
+@contextlib.contextmanager
+def reporting(progress: Any, name: str = "", after: float | None = None) -> Iterator[Progress]:
+    """A function to be told the name of what is done and the fraction of it, for the time of a block.
+
+    Parameters
+    ----------
+    progress
+        What a user gave: a function of (name, fraction), False for silence, or None (or True) for a bar, which appears
+        on a terminal and in a notebook alone.
+    name
+        What the bar is called until something is told.
+    after
+        Seconds after which the bar appears; two by default.
+    """
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InvalidInput(
+            f"Argument `progress` must be a function of (name, fraction), False or None, but is {shown(progress)}."
+        )
+    bar = None
+    if callable(progress):
+        tell = _of_two_arguments(progress)
+    elif progress is False or _is_told.get() or not (_in_notebook() or sys.stderr.isatty()):
+        tell = _nobody
+    else:
+        tell = bar = _NotebookBar(name, after) if _in_notebook() else _TerminalBar(name, after)
+    token = _is_told.set(True)
+    try:
+        yield tell
+    finally:
+        _is_told.reset(token)
+        if bar is not None:
+            bar.close()
+
+
+def told(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
+    """What a single run tells of its fraction, under a name."""
+    return functools.partial(progress, name) if callable(progress) else lambda fraction: None
+
+
+def _nobody(name: str, fraction: float) -> None:
+    """Tell nobody."""
+
+
+def _of_two_arguments(progress: Callable[..., Any]) -> Progress:
+    """The function, or one that leaves out the name for a function that takes the fraction alone."""
+    try:
+        signature = inspect.signature(progress)
+    except (TypeError, ValueError):  # a built-in function that does not say what it takes
+        return progress
+    if not _takes(signature, 2) and _takes(signature, 1):
+        _warn_of_one_argument()
+        return lambda name, fraction: progress(fraction)
+    return progress
+
+
+def _takes(signature: inspect.Signature, arguments: int) -> bool:
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def _in_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook, which can show HTML."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class _TerminalBar:
+    """One line per name on stderr, with the time left; it appears when the work has taken long enough.
+
+    A thread waits for that moment, since compiled code may run for long before anything is told.
+    """
+
+    def __init__(self, name: str, after: float | None):
+        self.lock = threading.Lock()
+        self.fractions: dict[str, float] = {}
+        self.name, self.tasks, self.bar, self.is_closed = name, {}, None, False
+        self.timer = threading.Timer(PATIENCE if after is None else after, self.open)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def __call__(self, name: str, fraction: float) -> None:
+        with self.lock:
+            self.fractions[name] = fraction
+            if self.bar is not None:
+                self.draw(name)
+
+    def open(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        with self.lock:
+            if self.is_closed or not _screen.acquire(blocking=False):
+                return
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+            self.bar = Progress(*columns, TextColumn("left"), console=Console(stderr=True), transient=True)
+            self.bar.start()
+            for name in list(self.fractions) or [self.name] * bool(self.name):
+                self.draw(name)
+
+    def draw(self, name: str) -> None:
+        assert self.bar is not None
+        if name not in self.tasks:
+            if not self.fractions.keys() & self.tasks.keys():  # the first that is told takes the line of the verb
+                for task in self.tasks.values():
+                    self.bar.remove_task(task)
+                self.tasks.clear()
+            self.tasks[name] = self.bar.add_task(name, total=1.0)
+        self.bar.update(self.tasks[name], completed=self.fractions.get(name, 0.0))
+
+    def close(self) -> None:
+        self.timer.cancel()
+        with self.lock:
+            self.is_closed = True
+            if self.bar is not None:
+                self.bar.stop()
+                _screen.release()
+
+
+class _NotebookBar:
+    """The last name that was told, below the cell; it disappears at the end."""
+
+    def __init__(self, name: str, after: float | None):
+        self.next = time.monotonic() + (PATIENCE if after is None else after)
+        self.display: Any = None
+
+    def __call__(self, name: str, fraction: float) -> None:
+        if time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + PAUSE
+        from IPython.display import HTML, display
+
+        content = HTML(f"<progress value='{fraction:.4f}' max='1'></progress> {html.escape(name)} {fraction:.0%}")
+        if self.display is None:
+            self.display = display(content, display_id=True)
+        else:
+            self.display.update(content)
+
+    def close(self) -> None:
+        if self.display is not None:
+            from IPython.display import HTML
+
+            self.display.update(HTML(""))
