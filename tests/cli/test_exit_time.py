@@ -92,7 +92,7 @@ BAD = {
     "learning rate is a word": (["--learning-rate", "best"], "a number or 'optimal', but is 'best'"),
     "learning rate too large": (["--learning-rate", "0.2"], "must be below 0.166667"),
     "scan of what is not known": (["--scan", "k=1,2"], "must be one of d, p, learning-rate, threshold"),
-    "scan of one value": (["--scan", "d=100"], "with 2 to 1000 different values"),
+    "scan of one value": (["--scan", "d=100"], "2 to 1000 different values"),
     "scan of words": (["--scan", "d=100,many"], "'many' is none"),
     "scan of a bad value": (["--scan", "noise=1,2"], "`--scan` must be one of"),
     "measured by": (["--by", "SaadSolla"], "`--by` must be one of OverlapSGD, SDE, DirectSGD"),

@@ -12,7 +12,7 @@ from twolayer.analyses.escape.predictions import Predictions
 from twolayer.analyses.escape.result import ESTIMATES, labelled
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction, Question
-from twolayer.data import provenance
+from twolayer.data.provenance import provenance
 from twolayer.theory.formulas import phase_retrieval as theory
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def predicted(result: "xr.Dataset", name: str) -> float:
 
 
 def texts(figure) -> str:
-    return " ".join(text.get_text() for legend in figure.legends for text in legend.get_texts())
+    return " ".join(text.get_text() for ax in figure.axes for text in ax.get_legend().get_texts())
 
 
 def written(figure, tmp_path) -> None:
@@ -82,7 +82,7 @@ def test_the_law_is_the_distribution_of_the_sample(tmp_path):
     assert round(float(result.measured_mean), 9) in marks
     assert {round(predicted(result, name), 9) for name in ("annealed", "quenched", "ode")} <= marks
     assert "measured: 200 runs" in texts(figure) and "quenched" in texts(figure)
-    assert "T=0.1" in figure.get_suptitle()
+    assert "T=0.1" in ax.get_title()
 
 
 def test_runs_that_never_exit_keep_the_law_below_one():
@@ -189,7 +189,7 @@ def test_ratios_leave_out_what_would_mislead(tmp_path):
         values[:2], [float(result.measured_mean) / predicted(result, "annealed") for result in results[:2]]
     )
     assert np.isnan(values[2]) and "not all runs exit at 4" in texts(figure)
-    assert r"\gamma_{\mathrm{opt}}" in figure.get_suptitle()
+    assert r"\gamma_{\mathrm{opt}}" in ax.get_title()
 
 
 def test_what_cannot_be_drawn_is_refused():

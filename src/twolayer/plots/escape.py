@@ -67,9 +67,10 @@ def exit_law(result: "xr.Dataset", title: str | None = None, *, ax: Place | None
         xlim=limits,
         ylim=(0.0, 1.02),
         top=None if unit is None else ("steps", unit),
-        legend="figure",
+        legend="below",
+        title=_numbers(title, [result], ax),
     )
-    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), _title(title, [result], ax), ax)
+    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), title, ax)
 
 
 def exit_scan(
@@ -124,9 +125,10 @@ def exit_scan(
         log=("x" if is_logarithmic else "") + ("" if ratio or axis == "d" else "y"),
         xlim=_margins(x, is_logarithmic),
         xticks=x if axis == "p" else None,
-        legend="figure",
+        legend="below",
+        title=_numbers(title, results, ax),
     )
-    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), _title(title, results, ax), ax)
+    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), title, ax)
 
 
 # -------------------------------------------------------------------------------------------------------- law
@@ -283,10 +285,10 @@ def _marked_rates(result: "xr.Dataset", x: np.ndarray) -> list[Drawable]:
 # ------------------------------------------------------------------------------------------------------ words
 
 
-def _title(title: str | None, results: Sequence["xr.Dataset"], ax: Any) -> str | None:
-    """The title that was given, or for a figure of its own the numbers that are the same in all results."""
+def _numbers(title: str | None, results: Sequence["xr.Dataset"], ax: Any) -> str:
+    """For a figure of its own without a title: the numbers that are the same in all results."""
     if title or not (ax is None or isinstance(ax, FigureBase)):
-        return title
+        return ""
     words = []
     for name, symbol in SYMBOLS.items():
         values = {result.attrs[name] for result in results}
