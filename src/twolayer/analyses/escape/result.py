@@ -64,16 +64,16 @@ def summary(result: "xr.Dataset") -> Text:
         f"{attributes['noise']:.4g}, {rate} {attributes['learning_rate']:.4g}{rates}"
     )
     unit = attributes.get("steps_per_time", np.nan)
-    lines = [head, "", f"{'account':<32}{'time':>12}{'error':>10}{'model':>10}{'steps':>14}".rstrip()]
+    lines = [head, "", f"{'estimate':<32}{'time':>12}{'error':>10}{'model':>10}{'steps':>14}".rstrip()]
     predictions = estimates(result)
     lines += [_row(ESTIMATES.get(name, name), *numbers, unit=unit) for name, numbers in predictions.items()]
     words = []
     sample = sample_of(result)
     if sample is not None:
         lines += _measured_rows(sample, unit)
-        words.append("Errors bound how well an account is evaluated; those of measured times are standard errors.")
+        words.append("Errors bound how well an estimate is evaluated; those of measured times are standard errors.")
     if any(np.isfinite(numbers.model_error) for numbers in predictions.values()):
-        words.append("Model: how far the mean of runs may be from the account, which leaves out higher orders in 1/d.")
+        words.append("Model: how far the mean of runs may be from the estimate, which leaves out higher orders in 1/d.")
     verdict = [f"Verdict: {explained(attributes['outcome'])}.", attributes["verdict"]]
     notes = attributes["notes"].splitlines()
     return Text("\n".join([*lines, "", *words, *notes, *verdict]))

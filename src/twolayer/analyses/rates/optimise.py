@@ -69,6 +69,7 @@ OPTIMUM = add_kind(
 )
 
 
+@takes_these
 def best_training(result: "xr.Dataset") -> SGD | Schedule:
     """Build the training with the best learning rates from the result of `optimise`, also from one that was loaded.
 
