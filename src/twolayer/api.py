@@ -2,7 +2,9 @@
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.analyses import best_training as best_training
 from twolayer.analyses import exit_time as exit_time
+from twolayer.analyses import fluctuations as fluctuations
 from twolayer.analyses import learn as learn
 from twolayer.analyses import ntk as ntk
 from twolayer.analyses import optimise as optimise
@@ -54,7 +56,6 @@ from twolayer.theory import SDE as SDE
 from twolayer.theory import BatchMap as BatchMap
 from twolayer.theory import MeanField as MeanField
 from twolayer.theory import SaadSolla as SaadSolla
-from twolayer.theory import fluctuations as fluctuations
 from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
 from twolayer.training import AbstractMethod as AbstractMethod

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+import twolayer as tl
+from twolayer.analyses.escape.exit_time import exit_time as find_exit_time
 from twolayer.cli import main
 from twolayer.theory.formulas.phase_retrieval import optimal_learning_rate
 from twolayer.verbs import Interrupted
@@ -22,9 +24,17 @@ def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     assert 0 < answer["annealed"] < answer["quenched"] < answer["ode"]
     assert answer["measured"]["mean"] > 0 and answer["measured"]["stderr"] > 0
     assert "quenched" in err and "measured, 16 runs" in err
-    assert sorted(path.name for path in folder.iterdir()) == ["exit_time.pdf", "exit_time.png", "summary.json"]
-    assert sorted(answer["files"]) == ["exit_time.pdf", "exit_time.png", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "exit_time.nc",
+        "exit_time.pdf",
+        "exit_time.png",
+        "summary.json",
+    ]
+    assert sorted(answer["files"]) == ["exit_time.nc", "exit_time.pdf", "exit_time.png", "summary.json"]
     assert json.loads((folder / "summary.json").read_text())["ode"] == answer["ode"]
+    result = tl.load(folder / "exit_time.nc")
+    assert float(result.predicted.sel(estimate="ode")) == answer["ode"] and result.attrs["outcome"] == answer["outcome"]
+    assert f"Verdict: {answer['outcome']}: " in err and answer["verdict"] in err
 
 
 def test_without_runs_the_formulas_are_printed_and_nothing_is_written(tmp_path, capsys, monkeypatch):
@@ -44,7 +54,8 @@ def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
     answer = json.loads(out)
     assert answer["scan"] == "d" and [each["d"] for each in answer["results"]] == [50, 200]
     assert answer["results"][0]["quenched"] < answer["results"][1]["quenched"]
-    assert err.startswith("mean exit times") and "quenched" in err
+    assert err.startswith("mean exit times") and "quenched" in err and "undecided: there is not enough data" in err
+    assert [tl.load(tmp_path / "rates" / f"exit_time_{n}.nc").attrs["d"] for n in range(2)] == [50, 200]
     assert json.loads((tmp_path / "rates" / "summary.json").read_text())["results"] == answer["results"]
     assert (tmp_path / "rates" / "exit_time.png").exists()
     assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.04,optimal", "--json"]) == 0
@@ -56,8 +67,9 @@ def test_a_scan_says_where_runs_do_not_exit(capsys):
     """With noise 1 one neuron at the rate 0.1 ends at m^2 = 0.875, and at 0.02 at 0.989."""
     scan = ["exit-time", "--d", "2000", "--noise", "1", "--threshold", "0.95", "--replicas", "16"]
     assert main([*scan, "--scan", "learning-rate=0.02,0.1"]) == 0
-    table = capsys.readouterr().out.splitlines()
-    assert "none" in table[-1] and "median not reached" in table[-1] and "0 of 16 runs exit by 20" in table[-1]
+    table = capsys.readouterr().out.splitlines()[:4]
+    assert "none" in table[-1] and table[-1].endswith("undecided") and table[1].endswith("verdict")
+    assert "median not reached" in table[-1] and "0 of 16 runs exit by 20" in table[-1]
     assert "model" in table[-2] and "+-" in table[-2]
 
 
@@ -106,11 +118,7 @@ def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
     """Its problem and training, changed by --set, reach the verb."""
     seen = []
 
-    class Result:
-        def to_dict(self):
-            return {}
-
-    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append((args, asked)) or Result())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append((args, asked)) or known())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "SingleIndex"\nlink = "tanh"\n[problem.student]\np = 2\nactivation = "erf"\n'
@@ -121,19 +129,31 @@ def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
     assert problem.p == 2 and problem.d == 50 and training.learning_rate == 0.25 and asked["threshold"] == 0.5
 
 
-def test_an_interruption_prints_what_is_known(capsys, monkeypatch):
-    import twolayer as tl
-
-    known = tl.exit_time(
-        tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000)),
-        tl.SGD(0.05, constraint=tl.Sphere()),
-        replicas=0,
+def test_a_specification_with_a_schedule_is_followed(capsys, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append(args) or known())
+    path = tmp_path / "spec.toml"
+    path.write_text(
+        '[problem.target]\nkind = "PhaseRetrieval"\n[problem.student]\np = 1\nactivation = "square"\n'
+        '[problem.inputs]\nkind = "Gaussian"\nd = 50\n[training]\nkind = "Schedule"\nswitches = [1.0]\n'
+        "[[training.phases]]\nlearning_rate = 0.1\n[[training.phases]]\nlearning_rate = 0.05\n"
     )
+    assert main(["exit-time", str(path), "--quiet"]) == 0
+    assert isinstance(seen[0][1], tl.Schedule) and seen[0][1].switches == (1.0,)
+
+
+def known():
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000))
+    return find_exit_time(problem, tl.SGD(0.05, constraint=tl.Sphere()), replicas=0)
+
+
+def test_an_interruption_prints_what_is_known(capsys, monkeypatch):
+    result = known()
 
     def interrupted(*_, **__):
-        raise Interrupted(known)
+        raise Interrupted(result)
 
     monkeypatch.setattr("twolayer.analyses.exit_time", interrupted)
     assert main([*FAST, "--json"]) == 130
     out, err = capsys.readouterr()
-    assert json.loads(out)["quenched"] == known.quenched.value and "Interrupted" in err
+    assert json.loads(out)["quenched"] == float(result.predicted.sel(estimate="quenched")) and "Interrupted" in err

@@ -60,6 +60,8 @@ def test_every_constructor_and_verb_checks_its_arguments():
         tl.learn,
         tl.ntk,
         tl.optimise,
+        tl.best_training,
+        tl.fluctuations,
         tl.load,
         tl.save,
     )

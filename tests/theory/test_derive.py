@@ -353,6 +353,16 @@ def test_what_the_theory_does_not_cover_is_refused():
         tl.derive(stated, tl.SGD(0.1, reuse=tl.Reused(2.0)))
 
 
+def test_a_schedule_of_learning_rates_has_the_equations_of_each_phase():
+    """The rate is a symbol in them; phases that differ in more have equations of their own."""
+    stated = problem(tl.PhaseRetrieval(), 1, "square")
+    rates = tl.Schedule([tl.SGD(0.1, constraint=tl.Sphere()), tl.SGD(0.05, constraint=tl.Sphere())], [1.0])
+    assert tl.derive(stated, rates).text() == tl.derive(stated, rates.phases[1]).text()
+    mixed = tl.Schedule([tl.SGD(0.1, constraint=tl.Sphere()), tl.SGD(0.1)], [1.0])
+    with pytest.raises(tl.NotApplicable, match="differ in the learning rate alone"):
+        tl.derive(stated, mixed)
+
+
 def test_formulas_too_long_to_read_are_refused(monkeypatch):
     with pytest.raises(tl.NotApplicable, match="keep the width as a symbol"):
         tl.derive(problem(tl.PhaseRetrieval(), 40, "square"), tl.SGD(0.1))

@@ -1,5 +1,7 @@
 """The SDE and the central limit theorem against the overlap process at growing d, closed solutions and invariants."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -47,7 +49,8 @@ def test_mean_and_variance_agree_at_growing_d():
     """
     replicas, sizes = 100_000, np.array([40, 160])
     theorem = tl.fluctuations(phase_retrieval(100), SPHERE, [0.0, 0.3])
-    mean, shift, variance = theorem.limit[-1, 1], theorem.shift[-1, 1], theorem.covariance[-1, 1, 1]
+    mean, shift = float(theorem.limit[-1, 1]), float(theorem["shift"][-1, 1])
+    variance = float(theorem.covariance[-1, 1, 1])
     means, variances, error = [], [], []
     for d in sizes:
         plain, corrected = tl.SDE(dt=0.01), tl.SDE(dt=0.01, corrections=True)
@@ -160,7 +163,7 @@ def test_the_order_of_the_step(method, order):
 @pytest.mark.slow
 def test_the_variance_is_of_second_order_too():
     """d Var at a step of 0.0375 is that of the central limit theorem to a percent; Euler's is ten times further off."""
-    expected = tl.fluctuations(phase_retrieval(100), SPHERE, [0.0, 0.3]).covariance[-1, 1, 1]
+    expected = float(tl.fluctuations(phase_retrieval(100), SPHERE, [0.0, 0.3]).covariance[-1, 1, 1])
     found = {
         method: 10**6
         * at_end(phase_retrieval(10**6), SPHERE, tl.SDE(dt=0.0375, method=method), 0.3, 200_000)[:, 1].var()
@@ -189,13 +192,24 @@ def test_the_step_is_chosen_and_the_error_reported():
 # ------------------------------------------------------------------------------------ the central limit theorem
 
 
-def test_fluctuations_of_phase_retrieval():
+def test_fluctuations_of_phase_retrieval(tmp_path):
     """d Var and d (mean - ODE) of m, against values computed apart."""
-    found = tl.fluctuations(phase_retrieval(1000, 0.3), SPHERE, [0.0, 1.0])
-    place = found.entries.index("M[0,0]")
-    assert found.limit[-1, place] == pytest.approx(exact_overlap(0.3, 1.0), abs=1e-7)
-    assert found.covariance[-1, place, place] == pytest.approx(0.0311, abs=5e-5)
-    assert found.shift[-1, place] == pytest.approx(-0.798, abs=1e-3)
+    result = tl.fluctuations(phase_retrieval(1000, 0.3), SPHERE, [0.0, 1.0])
+    m = result.sel(entry="M[0,0]", other_entry="M[0,0]").isel(time=-1)
+    assert float(m.limit) == pytest.approx(exact_overlap(0.3, 1.0), abs=1e-7)
+    assert abs(float(m.limit) - exact_overlap(0.3, 1.0)) < float(m.limit_error) < 1e-5
+    assert float(m.covariance) == pytest.approx(0.0311, abs=5e-5)
+    assert float(m["shift"]) == pytest.approx(-0.798, abs=1e-3)
+    fine = tl.fluctuations(phase_retrieval(1000, 0.3), SPHERE, [0.0, 1.0], rtol=1e-11)
+    for name in ("limit", "covariance", "shift"):
+        assert np.all(np.abs(result[name] - fine[name]) <= result[f"{name}_error"]), name
+    assert float(m.covariance_error) < 1e-5 and float(m.shift_error) < 1e-4
+    again = tl.load(tl.save(result, tmp_path / "fluctuations.nc"))
+    assert again.identical(result) and again.attrs["kind"] == "fluctuations" and again.time.attrs["units"]
+    row = next(line for line in tl.summary(again).splitlines() if line.startswith("M[0,0]"))
+    limit, scatter, shift = (float(cell.split("+-")[0]) for cell in re.split(r"  +", row)[1:])
+    assert limit == pytest.approx(float(m.limit)) and shift == pytest.approx(float(m["shift"]) / 1000)
+    assert scatter == pytest.approx(np.sqrt(0.0311 / 1000), rel=1e-3)
 
 
 def test_time_in_steps_shifts_the_mean():

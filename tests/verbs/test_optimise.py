@@ -12,7 +12,7 @@ def phase(m0, noise=0.0, d=10**6):
     return phase_retrieval(m0, d=d, noise=noise), tl.SGD(0.03, constraint=tl.Sphere())
 
 
-def test_phase_retrieval_finds_the_closed_optimum():
+def test_phase_retrieval_finds_the_closed_optimum(tmp_path):
     """Against the closed escape time; and from a tiny overlap within the next order of 1/(12 + noise)."""
     m0, m1, noise = 1e-4, 0.1, 0.5
     problem, training = phase(m0, noise)
@@ -21,11 +21,19 @@ def test_phase_retrieval_finds_the_closed_optimum():
         return time_to_overlap(m0, m1, gamma, noise) / gamma
 
     exact = minimize_scalar(samples, bounds=(0.01, 0.15), method="bounded", options={"xatol": 1e-10})
-    found = tl.optimise(problem, training, risk_threshold=2 * (1 - m1**2))
-    np.testing.assert_allclose(found.value, exact["fun"], rtol=1e-7)
-    np.testing.assert_allclose(found.rates[0], exact["x"], rtol=1e-4)  # a minimum is flat
-    assert abs(found.rates[0] * (12 + noise) - 1) < 0.02
-    assert isinstance(found.training, tl.SGD)
+    optimum = tl.optimise(problem, training, risk_threshold=2 * (1 - m1**2))
+    np.testing.assert_allclose(float(optimum.value), exact["fun"], rtol=1e-7)
+    assert abs(float(optimum.value) - exact["fun"]) < float(optimum.value_error) < 1e-5 * exact["fun"]
+    np.testing.assert_allclose(optimum.rate.values[0], exact["x"], rtol=1e-4)  # a minimum is flat
+    assert abs(optimum.rate.values[0] * (12 + noise) - 1) < 0.02
+    best = tl.best_training(optimum)
+    assert isinstance(best, tl.SGD) and best.learning_rate == optimum.rate.values[0] and best.is_spherical
+    again = tl.load(tl.save(optimum, tmp_path / "optimum.nc"))
+    assert again.identical(optimum) and tl.best_training(again).learning_rate == best.learning_rate
+    text = tl.summary(again)
+    assert f"learning rates {best.learning_rate:.6g}: " in text and "best constant rate" in text
+    assert "samples over d until the excess risk" in text and optimum.attrs["kind"] == "optimum"
+    assert all(variable.attrs["long_name"] for variable in optimum.data_vars.values())
 
 
 @pytest.mark.slow
@@ -39,26 +47,28 @@ def test_a_schedule_is_better_than_the_best_constant_rate_and_does_what_it_says(
         noise=0.5,
     )
     n = 30 * problem.d
-    found = tl.optimise(problem, tl.SGD(1.0), samples=n, pieces=2)
-    assert found.value < 0.8 * found.constant_value
-    assert np.all(np.diff(found.rates) < 0)
-    clock = found.training.clock(problem)
-    until = float(clock.time(int(n)))
-    result = tl.evolve(problem, found.training, tl.SaadSolla(), until=until, save=[until])
-    np.testing.assert_allclose(float(result.excess_risk[0, -1]), found.value, rtol=1e-2)  # switches move to whole steps
-    constant = tl.SGD(found.constant_rate)
+    optimum = tl.optimise(problem, tl.SGD(1.0), samples=n, pieces=2)
+    value, constant_value = float(optimum.value), float(optimum.constant_value)
+    assert value < 0.8 * constant_value and float(optimum.value_error) < 1e-6 * value
+    assert np.all(np.diff(optimum.rate.values) < 0)
+    best = tl.best_training(optimum)
+    assert isinstance(best, tl.Schedule)
+    until = float(best.clock(problem).time(int(n)))
+    result = tl.evolve(problem, best, tl.SaadSolla(), until=until, save=[until])
+    np.testing.assert_allclose(float(result.excess_risk[0, -1]), value, rtol=1e-2)  # switches move to whole steps
+    constant = tl.SGD(float(optimum.constant_rate))
     until = float(constant.clock(problem).time(n))
     result = tl.evolve(problem, constant, tl.SaadSolla(), until=until, save=[until])
-    np.testing.assert_allclose(float(result.excess_risk[0, -1]), found.constant_value, rtol=1e-6)
+    np.testing.assert_allclose(float(result.excess_risk[0, -1]), constant_value, rtol=1e-6)
     # At an optimum no rate can be moved for the better.
     for piece in range(2):
         for factor in (0.8, 1.25):
-            rates = found.rates.copy()
+            rates = optimum.rate.values.copy()
             rates[piece] *= factor
-            moved = tl.Schedule([tl.SGD(rate) for rate in rates], np.cumsum(rates * found.spans)[:-1].tolist())
+            moved = tl.Schedule([tl.SGD(rate) for rate in rates], np.cumsum(rates * optimum.span.values)[:-1].tolist())
             end = float(moved.clock(problem).time(n))
             risk = float(tl.evolve(problem, moved, tl.SaadSolla(), until=end, save=[end]).excess_risk[0, -1])
-            assert risk > found.value * (1 - 1e-3)
+            assert risk > value * (1 - 1e-3)
 
 
 def test_what_cannot_be_optimised_is_refused():
@@ -67,3 +77,5 @@ def test_what_cannot_be_optimised_is_refused():
         tl.optimise(problem, training)
     with pytest.raises(tl.NotApplicable, match="momentum"):
         tl.optimise(problem, tl.SGD(0.05, momentum=0.5), samples=1e6)
+    with pytest.raises(tl.InvalidInput, match="what `optimise` returned, but is a SGD"):
+        tl.best_training(training)

@@ -1,9 +1,10 @@
 """Questions about a problem, each answered by predictions and, on request, by a measurement."""
 
+from twolayer.analyses.escape.exit_time import ExitTime as ExitTime
 from twolayer.analyses.escape.exit_time import exit_time as exit_time
-from twolayer.analyses.escape.result import ExitTime as ExitTime
 from twolayer.analyses.lazy.ntk import ntk as ntk
 from twolayer.analyses.lazy.result import NTK as NTK
 from twolayer.analyses.learnable.learn import learn as learn
-from twolayer.analyses.rates.optimise import Optimum as Optimum
+from twolayer.analyses.rates.optimise import best_training as best_training
 from twolayer.analyses.rates.optimise import optimise as optimise
+from twolayer.analyses.scatter.fluctuations import fluctuations as fluctuations

@@ -26,9 +26,9 @@ def derive(
 
     Example: twolayer derive examples/phase_retrieval_p1.toml --latex
     """
-    from twolayer.experiment import one_method, read_spec
+    from twolayer.experiment import read_spec
     from twolayer.verbs import derive as derive_equations
 
     asked = read_spec(spec, overrides or ())
-    equations = derive_equations(asked.problem, one_method(asked), symbolic_p=symbolic_p, general=general)
+    equations = derive_equations(asked.problem, asked.training, symbolic_p=symbolic_p, general=general)
     return Answer({"title": asked.title} | equations.to_dict(), equations.latex() if latex else equations.text())

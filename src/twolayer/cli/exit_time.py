@@ -26,7 +26,9 @@ MAX_SCANNED = 1000
 LABELS = {"annealed": "annealed", "quenched": "quenched", "ode": "ODE", "ode_at_finite_d": "ODE, SGD noise"}
 
 if TYPE_CHECKING:
-    from twolayer.analyses import ExitTime
+    import xarray as xr
+
+    from twolayer.ask import Training
     from twolayer.problem import Problem
     from twolayer.training import SGD
 
@@ -82,7 +84,7 @@ def exit_time(
         typer.Option(
             "--out",
             metavar="DIR",
-            help="Write a figure and the numbers there.",
+            help="Write a figure, the numbers and the result there.",
             show_default=False,
             parser=folder_option,
         ),
@@ -110,7 +112,7 @@ def exit_time(
     checkpoint = checkpoint_in(folder, every)
     if out is not None:
         check_writable(out)
-    results: list[ExitTime] = []
+    results: list[xr.Dataset] = []
 
     def finish() -> Answer | Failure:
         partial = interrupts.offered()
@@ -136,12 +138,16 @@ def exit_time(
     return Answer(data, f"{answer.words}\n\npicture   {out / 'exit_time.png'}")
 
 
-def _answer(results: "list[ExitTime]", axis: str | None) -> Answer:
-    data = results[0].to_dict() if axis is None else {"scan": axis, "results": [each.to_dict() for each in results]}
-    return Answer(data, str(results[0]) if axis is None else _table(results, axis))
+def _answer(results: "list[xr.Dataset]", axis: str | None) -> Answer:
+    from twolayer.analyses.escape.result import plain
+    from twolayer.data import summary
+
+    if axis is None:
+        return Answer(plain(results[0]), str(summary(results[0])))
+    return Answer({"scan": axis, "results": [plain(result) for result in results]}, _table(results, axis))
 
 
-def _interrupted(results: "list[ExitTime]", axis: str | None) -> Answer:
+def _interrupted(results: "list[xr.Dataset]", axis: str | None) -> Answer:
     """What was known when the user stopped the work; nothing of it is written to files."""
     if not results:
         raise Failure("Interrupted: nothing was finished, and nothing was written.", INTERRUPTED)
@@ -162,13 +168,13 @@ def _measured_by(name: str) -> Any:
 
 def _settings(
     spec: Path | None, given: dict[str, Any], threshold: float, scan: str | None, overrides: list[str] | None
-) -> "tuple[str | None, list[tuple[Problem, SGD, float]]]":
-    """The name of what changes, as `ExitTime` calls it, and all problems, trainings and thresholds; all are checked."""
+) -> "tuple[str | None, list[tuple[Problem, Training, float]]]":
+    """The name of what changes, as results call it, and all problems, trainings and thresholds; all are checked."""
     from twolayer.core.errors import InvalidInput, shown
 
     if scan is None:
-        made = _from_options(given, overrides) if spec is None else _from_spec(spec, given, overrides)
-        return None, [(*made, threshold)]
+        problem, training = _from_options(given, overrides) if spec is None else _from_spec(spec, given, overrides)
+        return None, [(problem, training, threshold)]
     if spec is not None:
         raise InvalidInput("Option `--scan` is for phase retrieval; for a specification call `exit_time` in Python.")
     name, _, listed = scan.partition("=")
@@ -179,7 +185,7 @@ def _settings(
             f"Option `--scan` must be one of {allowed} with 2 to {MAX_SCANNED} different values, as in d=100,1000, but "
             f"is {shown(scan)}."
         )
-    settings: list[tuple[Problem, SGD, float]] = []
+    settings: list[tuple[Problem, Training, float]] = []
     for value in values:
         try:
             level = float(value) if name == "threshold" else threshold
@@ -190,36 +196,46 @@ def _settings(
     return name.replace("-", "_"), settings
 
 
-def _table(results: "list[ExitTime]", axis: str) -> str:
-    """One line for each result: mean times by the accounts, and as measured."""
-    names = [name for name in ("annealed", "quenched", "ode", "ode_at_finite_d") if name in results[0].estimates]
-    head = [axis, *(LABELS[name] for name in names), "measured", "steps"]
-    rows = [head]
-    for each in results:
-        row = [f"{getattr(each, axis):g}", *(_cell(each, name) for name in names)]
-        rows.append([*row, *_measured_cells(each)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "mean exit times\n" + "\n".join(line.rstrip() for line in lines)
+def _table(results: "list[xr.Dataset]", axis: str) -> str:
+    """One line for each result: mean times by the estimates, as measured, and the verdict."""
+    from twolayer.analyses.escape.result import estimates
+    from twolayer.core.text import table
+    from twolayer.data.summary import explained
+
+    names = [name for name in LABELS if name in estimates(results[0])]
+    head = [axis, *(LABELS[name] for name in names), "measured", "steps", "verdict"]
+    rows = [
+        [
+            f"{result.attrs[axis]:g}",
+            *(_cell(*estimates(result)[name]) for name in names),
+            *_measured_cells(result),
+            result.attrs["outcome"],
+        ]
+        for result in results
+    ]
+    lines = table(head, rows, right=range(len(head)))
+    outcomes = dict.fromkeys(result.attrs["outcome"] for result in results)
+    return "\n".join(["mean exit times", *lines, "", *(f"{explained(outcome)}." for outcome in outcomes)])
 
 
-def _cell(result: "ExitTime", name: str) -> str:
+def _cell(value: float, error: float, model_error: float) -> str:
     """An estimate, with its model error where it has one."""
-    value, left_out = result.estimates[name].value, result.model_errors.get(name)
     if not math.isfinite(value):
         return "none"
-    return f"{value:.4f}" + (f" (model {left_out:.4f})" if left_out is not None else "")
+    return f"{value:.4f}" + (f" (model {model_error:.4f})" if math.isfinite(model_error) else "")
 
 
-def _measured_cells(result: "ExitTime") -> list[str]:
+def _measured_cells(result: "xr.Dataset") -> list[str]:
     """The measured mean and its steps; where some runs did not exit there is no mean, and the share is given."""
-    sample = result.measured
+    from twolayer.analyses.escape.result import sample_of
+
+    sample = sample_of(result)
     if sample is None:
         return ["-", "-"]
     if sample.is_censored:
         median = f"{sample.median:.4f} +- {sample.median_error:.4f}" if math.isfinite(sample.median) else "not reached"
         return [f"median {median}", f"({sample.exited.size} of {sample.size} runs exit by {sample.until:.4g})"]
-    return [f"{sample.mean:.4f} +- {sample.standard_error:.4f}", f"{sample.mean * result.steps_per_time:.4g}"]
+    return [f"{sample.mean:.4f} +- {sample.standard_error:.4f}", f"{sample.mean * result.attrs['steps_per_time']:.4g}"]
 
 
 def _from_options(given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":
@@ -251,22 +267,23 @@ def _rate(text: str) -> float:
         raise InvalidInput(f"Argument `learning_rate` must be a number or 'optimal', but is {shown(text)}.") from None
 
 
-def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, SGD]":
+def _from_spec(path: Path, given: dict[str, Any], overrides: list[str] | None) -> "tuple[Problem, Training]":
     from twolayer.core.errors import InvalidInput
-    from twolayer.experiment import one_method, read_spec
+    from twolayer.experiment import read_spec
 
     stated = [name for name, value in given.items() if value is not None]
     if stated:
         raise InvalidInput(f"Option `--{stated[0]}` is for phase retrieval; change a specification by `--set`.")
     spec = read_spec(path, overrides or ())
-    return spec.problem, one_method(spec)
+    return spec.problem, spec.training
 
 
-def _write(results: "list[ExitTime]", axis: str | None, data: dict[str, Any], folder: Path) -> list[str]:
-    """The figure and the numbers; returns the names of the files."""
+def _write(results: "list[xr.Dataset]", axis: str | None, data: dict[str, Any], folder: Path) -> list[str]:
+    """The figure, the numbers and the results themselves; returns the names of the files."""
     import json
 
     from twolayer.core.files import make_folder, write_whole
+    from twolayer.data import save
     from twolayer.plots import exit_law, exit_scan, save_figure
 
     try:
@@ -276,6 +293,8 @@ def _write(results: "list[ExitTime]", axis: str | None, data: dict[str, Any], fo
             files = save_figure(figure, folder / "exit_time")
             text = json.dumps(data, indent=2, allow_nan=False) + "\n"
             files.append(write_whole(folder / "summary.json", text.encode()))
+            for number, result in enumerate(results):
+                files.append(save(result, folder / ("exit_time.nc" if axis is None else f"exit_time_{number}.nc")))
             names += [path.name for path in files]
     except OSError as error:
         raise Failure(f"The figure could not be written to {str(folder)!r}: {error}.", FAILED) from None

@@ -9,11 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.precision import double
-from twolayer.core.random import replica_key
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
 from twolayer.problem import Overlaps, Problem
-from twolayer.specification.fields import as_data, number
+from twolayer.specification.fields import as_data
 from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
 from twolayer.theory.motion.increments import corrections
 from twolayer.theory.motion.integrate import solve
@@ -22,12 +20,14 @@ from twolayer.theory.sde import SDE
 from twolayer.training import SGD
 
 MAX_STEPS = 100_000
+# The tolerance of the solution that judges the integrator, over that of the result, and the largest that is used.
+LOOSER, LOOSEST = 100.0, 0.1
 
 
 class Fluctuations(NamedTuple):
     r"""The law of the overlaps of SGD at large d, at each time: mean :math:`X + \delta/d`, covariance :math:`C/d`.
 
-    Entries are ordered as a, then M row by row, then the pairs j <= l of Q.
+    Entries are ordered as a, then M row by row, then the pairs j <= l of Q. Errors are bounds on the numerical ones.
     """
 
     times: Float[np.ndarray, " times"]
@@ -35,19 +35,15 @@ class Fluctuations(NamedTuple):
     limit: Float[np.ndarray, "times entries"]  # X, the solution of the ODE
     covariance: Float[np.ndarray, "times entries entries"]  # C = lim d Cov
     shift: Float[np.ndarray, "times entries"]  # delta = lim d (mean - X)
+    limit_error: Float[np.ndarray, "times entries"]
+    covariance_error: Float[np.ndarray, "times entries entries"]
+    shift_error: Float[np.ndarray, "times entries"]
 
 
-def fluctuations(
-    problem: Problem,
-    training: SGD,
-    times: Any,
-    *,
-    start: Overlaps | None = None,
-    covariance: Any = None,
-    rtol: Any = 1e-8,
-    engine: Auto = Auto(),
+def linear_noise(
+    problem: Problem, training: SGD, times: Any, begun: Overlaps, covariance: Any, rtol: float, engine: Auto
 ) -> Fluctuations:
-    r"""The central limit theorem for SGD: the covariance and the shift of the mean of its overlaps, times d.
+    r"""Integrate the covariance and the shift of the mean of the overlaps, times d, along the solution of the ODE.
 
     With the drift F, its derivative J and the covariance :math:`\Sigma` of the increments along the solution X of the
     ODE, and the drift h/d of `corrections`,
@@ -56,51 +52,41 @@ def fluctuations(
         \dot C = J C + C J^T + \frac{\gamma}{p}\,\Sigma, \qquad
         \dot\delta = J \delta + \tfrac12 \sum_{uv} \partial_u \partial_v F\; C_{uv} + h
 
-    Parameters
-    ----------
-    problem, training
-        What is learned, and how: fresh batches much smaller than d.
-    times
-        Increasing times; the first is that of the start.
-    start
-        Where to start; by default the start of the problem, drawn with seed 0 where it is random.
-    covariance
-        The covariance at the start, times d; none by default.
-    rtol
-        Tolerance of the integrator per step.
-    engine
-        How the engines of the Gaussian moments are chosen; that of the covariance may be slow where it is no formula.
-
-    Returns
-    -------
-    Limit, covariance and shift at the times.
-
     Notes
     -----
-    Checked against: mean and variance of the overlap process at growing d.
+    Errors come from all variants of the engines of the averages, and from a second solution at a hundred times the
+    tolerance. Checked against: mean and variance of the overlap process at growing d.
     """
     SDE(engine=engine).require(problem, training)
     times = np.asarray(times, dtype=float)
     if times.ndim != 1 or times.size < 2 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise InvalidInput("Argument `times` must be a list of two or more increasing finite times.")
-    rtol = number("rtol", above=0.0, below=1.0)(rtol)
     p, k = problem.p, problem.k
     rows, columns = np.triu_indices(p)
     names = [f"a[{j}]" for j in range(p)] + [f"M[{j},{r}]" for j in range(p) for r in range(k)]
     names += [f"Q[{j},{l}]" for j, l in zip(rows, columns, strict=True)]
-    with double():
-        begun = problem.draw(replica_key(0, 0)) if start is None else start
-        first = jnp.zeros((len(names), len(names))) if covariance is None else jnp.asarray(covariance, jnp.float64)
-        if first.shape != (len(names), len(names)):
-            raise InvalidInput(
-                f"Argument `covariance` must have shape {(len(names), len(names))}, a row for each of a, M and Q, "
-                f"but has shape {first.shape}."
-            )
-        chosen = engine.choose(problem, (*MOMENTS, "covariance")).variants()[0]
-        state = (pack(Change(begun.Q, begun.M, begun.a)), first, jnp.zeros(len(names)))
-        data = as_data((without_dimension(problem), training))
-        limit, C, shift = jax.device_get(_along(chosen, *data, begun.P, state, times, np.asarray(rtol)))
-    return Fluctuations(times, tuple(names), limit, C, shift)
+    first = jnp.zeros((len(names), len(names))) if covariance is None else jnp.asarray(covariance, jnp.float64)
+    if first.shape != (len(names), len(names)):
+        raise InvalidInput(
+            f"Argument `covariance` must have shape {(len(names), len(names))}, a row for each of a, M and Q, "
+            f"but has shape {first.shape}."
+        )
+    chosen = engine.choose(problem, (*MOMENTS, "covariance"))
+    variants = chosen.variants()
+    state = (pack(Change(begun.Q, begun.M, begun.a)), first, jnp.zeros(len(names)))
+    data = as_data((without_dimension(problem), training))
+
+    def solved(variant: Chosen, tolerance: float) -> Any:
+        return jax.device_get(_along(variant, *data, begun.P, state, times, np.asarray(tolerance)))
+
+    results = tuple(solved(variant, rtol) for variant in variants)
+    combined = chosen.combine(results)
+    looser = solved(variants[0], min(LOOSER * rtol, LOOSEST))
+    errors = [
+        np.abs(np.asarray(mean) - value) + np.asarray(error) + np.abs(value - loose)
+        for value, loose, mean, error in zip(results[0], looser, combined.value, combined.error, strict=True)
+    ]
+    return Fluctuations(times, tuple(names), *results[0], *errors)
 
 
 @eqx.filter_jit

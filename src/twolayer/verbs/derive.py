@@ -4,18 +4,21 @@ import json
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+import equinox as eqx
 import numpy as np
 
-from twolayer.core.errors import takes_these
+from twolayer.ask import Training
+from twolayer.core.errors import NotApplicable, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
 from twolayer.data.provenance import Stated, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.problem import Problem
+from twolayer.specification.codec import to_json
 from twolayer.specification.fields import flag, instance
 from twolayer.theory.symbolic import Equations
 from twolayer.theory.symbolic import derive as derive_equations
-from twolayer.training import SGD
+from twolayer.training import SGD, Schedule
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -54,7 +57,7 @@ class Derivation(Equations):
 
 
 @takes_these
-def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general: bool = False) -> Derivation:
+def derive(problem: Problem, training: Training, *, symbolic_p: bool = False, general: bool = False) -> Derivation:
     r"""The closed equations of motion of a polynomial student on a polynomial target, as formulas.
 
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
@@ -67,7 +70,9 @@ def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general
     ----------
     problem, training
         What is learned, and how. The learning rate, the noise, the ratio of the layers' rates and a weight decay stay
-        symbols, whatever their values; so do P and the second layer, unless they are the identity and frozen ones.
+        symbols, whatever their values; so do P and the second layer, unless they are the identity and frozen ones. A
+        `Schedule` of learning rates alone has the equations of its first phase; other phases have equations of their
+        own, and are refused.
     symbolic_p
         Keep the width as a symbol: the equations of any two units j and l, with sums over units.
     general
@@ -87,8 +92,26 @@ def derive(problem: Problem, training: SGD, *, symbolic_p: bool = False, general
     dM_11/dt = 2*M_11*(2*(1 - M_11**2)*(1 - 6*gamma) - Delta*gamma)
     """
     instance("problem", Problem, "a Problem")(problem)
-    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     form = {"symbolic_p": flag("symbolic_p")(symbolic_p), "general": flag("general")(general)}
-    derived = derive_equations(problem, training, **form)
+    derived = derive_equations(problem, _one_method(training), **form)
     stated = Stated({"kind": "derive", "problem": problem, "training": training} | form)
     return Derivation(**{part.name: getattr(derived, part.name) for part in fields(derived)}, stated=stated)
+
+
+def _one_method(training: Training) -> SGD:
+    """The method whose equations hold in all phases: the learning rate, which may change, is a symbol in them."""
+    if isinstance(training, SGD):
+        return training
+    first = training.phases[0]
+    at_one_rate = {
+        to_json(eqx.tree_at(lambda method: method.learning_rate, phase, first.learning_rate))
+        for phase in training.phases
+    }
+    if len(at_one_rate) > 1:
+        raise NotApplicable(
+            "Argument `training` must be one method, or a Schedule whose phases differ in the learning rate alone, but "
+            "its phases differ in more: derive the equations of each phase, as in "
+            "`derive(problem, training.phases[0])`."
+        )
+    return first

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.ask import Training
 from twolayer.core.checkpoint import Checkpoint, Place
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription, Plan, Record
@@ -28,7 +29,7 @@ def open_place(checkpoint: Checkpoint | None, computation: str) -> Place | None:
     return checkpoint.open(identity | versions(NUMERICAL))
 
 
-def plan_key(problem: Problem, training: SGD, description: AbstractDescription, plan: Plan) -> str:
+def plan_key(problem: Problem, training: Training, description: AbstractDescription, plan: Plan) -> str:
     """The key of a run whose plan an analysis made itself: a hash of everything that its numbers depend on."""
     return content_hash({"problem": problem, "training": training, "description": description, "plan": _digest(plan)})
 

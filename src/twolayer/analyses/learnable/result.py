@@ -201,7 +201,7 @@ def _add_stairs(
     }
     values |= {f"{prefix}{name}": content for name, content in own.items()}
     coordinates[f"{prefix}stage"] = np.arange(1, len(stages) + 1)
-    coordinates[f"{prefix}direction"] = _texts([word for stage in stages for word in analysis.words(stage)])
+    coordinates[f"{prefix}direction"] = _texts([word for stage in stages for word in analysis.direction_names(stage)])
 
 
 def _add_checks(values: dict[str, Any], coordinates: dict[str, Any], checks: Checks) -> None:

@@ -1,24 +1,34 @@
 """The verb that finds the best learning rate, or the best piecewise constant schedule of it, through the ODE."""
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.analyses.quantity import Question
 from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.precision import double
-from twolayer.expectation import choose
+from twolayer.core.text import Text
+from twolayer.data.provenance import provenance
+from twolayer.data.schema import Schema, Variable, add_kind, kind_of, label
+from twolayer.data.summary import with_error
+from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.codec import decode, to_json
 from twolayer.specification.fields import as_data, count, instance, number
 from twolayer.theory import SaadSolla
+from twolayer.theory.motion.flow import LOOSER
 from twolayer.theory.motion.optimal import risk_after, samples_to
 from twolayer.training import SGD, Schedule
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 # Rates are sought within this factor of the one that is given.
 RANGE = 100.0
@@ -28,27 +38,54 @@ PATIENCE = 20.0
 NOWHERE = 50.0
 
 
-@dataclass(frozen=True)
-class Optimum:
-    """The best learning rates, what they reach, and what the best constant rate reaches.
+def summary(result: "xr.Dataset") -> Text:
+    """The rates with what they reach, beside the best constant one."""
+    shown = ", ".join(f"{rate:.6g}" for rate in result.rate.values)
+    return Text(
+        f"Objective: {result.attrs['objective']}\n"
+        f"learning rates {shown}: {with_error(float(result.value), float(result.value_error))}\n"
+        f"best constant rate {float(result.constant_rate):.6g}: "
+        f"{with_error(float(result.constant_value), float(result.constant_value_error))}"
+    )
 
-    ``value`` is the excess risk at the end, or the number of samples over d until the threshold, averaged over starts.
+
+OPTIMUM = add_kind(
+    Schema(
+        kind="optimum",
+        variables={
+            "rate": Variable(("piece",), "learning rate of each piece"),
+            "span": Variable(
+                ("piece",), "samples over d of each piece; the last one may not be used up", "samples / d"
+            ),
+            "value": Variable((), "what the best rates reach: see the attribute `objective`"),
+            "value_error": Variable((), "bound on the numerical error of what the best rates reach"),
+            "constant_rate": Variable((), "best constant learning rate"),
+            "constant_value": Variable((), "what the best constant rate reaches"),
+            "constant_value_error": Variable((), "bound on the numerical error of what the best constant rate reaches"),
+        },
+        attributes=("objective", "training", "evaluations"),
+        summary=summary,
+    )
+)
+
+
+@takes_these
+def best_training(result: "xr.Dataset") -> SGD | Schedule:
+    """Build the training with the best learning rates from the result of `optimise`, also from one that was loaded.
+
+    Parameters
+    ----------
+    result
+        What `twolayer.optimise` returned.
+
+    Returns
+    -------
+    An `SGD` for one learning rate, a `Schedule` for several.
     """
-
-    training: SGD | Schedule
-    rates: np.ndarray
-    spans: np.ndarray  # samples over d for each rate; the last one may not be used up
-    value: float
-    constant_rate: float
-    constant_value: float
-    evaluations: int
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{rate:.6g}" for rate in self.rates)
-        return (
-            f"learning rates {shown}: {self.value:.6g}\n"
-            f"best constant rate {self.constant_rate:.6g}: {self.constant_value:.6g}"
-        )
+    attributes = getattr(result, "attrs", None)
+    if not isinstance(attributes, dict) or kind_of(attributes) != "optimum":
+        raise InvalidInput(f"Argument `result` must be what `optimise` returned, but is a {type(result).__name__}.")
+    return decode(json.loads(attributes["training"]), (SGD, Schedule))
 
 
 @takes_these
@@ -58,11 +95,11 @@ def optimise(
     *,
     risk_threshold: float | int | None = None,
     samples: float | int | None = None,
-    pieces: Any = 1,
-    starts: Any = 1,
-    seed: Any = 0,
-) -> Optimum:
-    r"""The learning rate, or a schedule of several, that is best according to the ODE of `SaadSolla`.
+    pieces: int = 1,
+    starts: int = 1,
+    seed: int = 0,
+) -> "xr.Dataset":
+    r"""Find the learning rate, or a schedule of several, that is best according to the ODE of `SaadSolla`.
 
     The gradient with respect to the logarithms of the rates passes through the solution of the ODE (and through the
     event that ends it); they are moved by L-BFGS.
@@ -85,7 +122,9 @@ def optimise(
 
     Returns
     -------
-    The best rates and the `SGD` or `Schedule` that uses them, beside the best constant rate.
+    A labelled dataset of kind "optimum": along ``piece`` the best ``rate`` and its ``span`` of samples over d; the
+    ``value`` that they reach, and the same of the best constant rate, with bounds on their numerical errors. The value
+    is what the attribute ``objective`` says. `twolayer.best_training` builds the `SGD` or `Schedule` with these rates.
     """
     instance("problem", Problem, "a Problem")(problem)
     instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
@@ -93,6 +132,7 @@ def optimise(
     samples = number("samples", above=0.0, optional=True)(samples)
     pieces = count("pieces", high=64)(pieces)
     starts = count("starts", high=10**4)(starts)
+    seed = count("seed", low=0, high=2**31 - 1)(seed)
     if (risk_threshold is None) == (samples is None):
         raise InvalidInput("Exactly one of `risk_threshold` and `samples` must be given.")
     SaadSolla().require(problem, training)
@@ -102,7 +142,9 @@ def optimise(
         drawn = starts if problem.has_random_start else 1
         plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=drawn, seed=seed))
         threshold = None if risk_threshold is None else np.asarray(risk_threshold)
-        goal = partial(_goal, *as_data((problem, training)), plan.starts, threshold)
+        engine = choose(problem)
+        data = (*as_data((problem, training)), plan.starts, threshold)
+        goal = partial(_evaluated, engine.variants()[0], data)
         # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.
         whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
         spans = np.full(pieces, whole / pieces)
@@ -116,8 +158,54 @@ def optimise(
                 spans[-1] = PATIENCE * used
             rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans)
             evaluations += more
-    best, kept = np.exp(rates), float(np.exp(constant[0]))
-    return Optimum(_as_training(problem, training, best, spans), best, spans, value, kept, constant_value, evaluations)
+        error_of = partial(_relative_error, engine, data)
+        constant_error = error_of(np.full(pieces, constant[0]), np.full(pieces, whole / pieces))
+        error = constant_error if pieces == 1 else error_of(rates, spans)
+    best = np.exp(rates)
+    values = {
+        "rate": best,
+        "span": spans,
+        "value": value,
+        "value_error": error * value,
+        "constant_rate": float(np.exp(constant[0])),
+        "constant_value": constant_value,
+        "constant_value_error": constant_error * constant_value,
+    }
+    fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
+    question = Question("optimum", {"problem": problem, "training": training, **fields})
+    attributes = {
+        "objective": _objective(risk_threshold, samples),
+        "training": to_json(_as_training(problem, training, best, spans)),
+        "evaluations": evaluations,
+    } | provenance(question, seed, SaadSolla().references)
+    return label(OPTIMUM, values, {"piece": np.arange(pieces)}, attributes)
+
+
+def _objective(risk_threshold: Any, samples: Any) -> str:
+    if samples is not None:
+        return f"excess risk after {samples:.6g} samples, geometric mean over starts"
+    return f"samples over d until the excess risk is {risk_threshold:.6g}, mean over starts"
+
+
+def _relative_error(engine: Chosen, data: tuple[Any, ...], log_rates: np.ndarray, spans: np.ndarray) -> float:
+    """A bound on the relative error of the objective: from all variants of the averages, and from the integrator."""
+    variants = engine.variants()
+
+    def solved(variant: Chosen, looser: float) -> np.ndarray:
+        return np.asarray(_evaluated(variant, data, log_rates, spans, looser)[0])
+
+    results = tuple(solved(variant, 1.0) for variant in variants)
+    combined = engine.combine(results)
+    change = abs(solved(variants[0], LOOSER) - results[0])
+    return float(abs(combined.value - results[0]) + combined.error + change)
+
+
+def _evaluated(
+    variant: Chosen, data: tuple[Any, ...], log_rates: np.ndarray, spans: np.ndarray, looser: float = 1.0
+) -> tuple[jax.Array, jax.Array]:
+    problem, training, starts, threshold = data
+    exactness = np.asarray(looser)  # as data: one program for both tolerances
+    return _goal(variant, problem, training, starts, threshold, log_rates, spans, exactness)
 
 
 def _tied(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray) -> tuple[Any, Any]:
@@ -130,19 +218,25 @@ def _first_span(goal: Callable[..., Any], rate: float, pieces: int) -> float:
     """A span that the given rate needs at most half of: doubled until the threshold is reached."""
     span = 1.0
     for _ in range(40):
-        found = float(goal(np.full(pieces, np.log(rate)), np.full(pieces, span / pieces))[0])
-        if np.isfinite(found) and found < NOWHERE:
-            return PATIENCE * float(np.exp(found))
+        value = float(goal(np.full(pieces, np.log(rate)), np.full(pieces, span / pieces))[0])
+        if np.isfinite(value) and value < NOWHERE:
+            return PATIENCE * float(np.exp(value))
         span *= 2.0
     raise ComputationFailed("The excess risk does not reach the threshold at the learning rate that was given.", None)
 
 
 @eqx.filter_jit
 def _goal(
-    problem: Problem, training: SGD, starts: Any, threshold: Any, log_rates: Any, spans: Any
+    engine: Chosen,
+    problem: Problem,
+    training: SGD,
+    starts: Any,
+    threshold: Any,
+    log_rates: Any,
+    spans: Any,
+    looser: Any,
 ) -> tuple[jax.Array, jax.Array]:
-    """The logarithm of the objective, mean over starts, and its gradient."""
-    engine = choose(problem).variants()[0]
+    """The logarithm of the objective, mean over starts, and its gradient; ``looser`` multiplies the tolerances."""
 
     def objective(log_rates: Any) -> jax.Array:
         rates = jnp.exp(log_rates)
@@ -150,8 +244,8 @@ def _goal(
         def one(Q: Any, M: Any, a: Any) -> jax.Array:
             start = Overlaps(Q, M, starts.P, a)
             if threshold is None:
-                return jnp.log(risk_after(engine, problem, training, start, rates, spans))
-            return samples_to(engine, problem, training, start, rates, spans, threshold)
+                return jnp.log(risk_after(engine, problem, training, start, rates, spans, looser))
+            return samples_to(engine, problem, training, start, rates, spans, threshold, looser)
 
         mean = jnp.mean(jax.vmap(one)(starts.Q, starts.M, starts.a))
         return mean if threshold is None else jnp.log(mean)
@@ -176,12 +270,12 @@ def _descend(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray)
         return float(value), gradient
 
     bounds = [(x - np.log(RANGE), x + np.log(RANGE)) for x in log_rates]
-    found = minimize(
+    solution = minimize(
         objective, log_rates, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-9, "ftol": 1e-12}
     )
-    if found.fun >= NOWHERE:
+    if solution.fun >= NOWHERE:
         raise ComputationFailed("No learning rate near the one that was given leads anywhere: give another.", None)
-    return found.x, float(np.exp(found.fun)), int(found.nfev)
+    return solution.x, float(np.exp(solution.fun)), int(solution.nfev)
 
 
 def _as_training(problem: Problem, training: SGD, rates: np.ndarray, spans: np.ndarray) -> SGD | Schedule:

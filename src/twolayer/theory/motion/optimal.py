@@ -47,14 +47,16 @@ def risk_after(
     start: Overlaps,
     rates: Float[Array, " n"],
     spans: Float[Array, " n"],
+    looser: Any = 1.0,
 ) -> Float[Array, ""]:
-    """The excess risk after the samples of all spans, each at its own learning rate."""
+    """The excess risk after the samples of all spans, each at its own rate; ``looser`` multiplies the tolerances."""
 
     def piece(state: Any, interval: Any) -> Any:
         rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), None)
         times = jnp.stack([jnp.zeros(()), span])
-        path = solve(_velocity, state, times, args, RTOL, ATOL, MAX_STEPS, _never, is_differentiated=True).states
+        accuracy = looser * RTOL, looser * ATOL, MAX_STEPS
+        path = solve(_velocity, state, times, args, *accuracy, _never, is_differentiated=True).states
         return jax.tree.map(lambda x: x[-1], path), None
 
     state, _ = jax.lax.scan(piece, as_state(start), (rates, spans))
@@ -69,17 +71,20 @@ def samples_to(
     rates: Float[Array, " n"],
     spans: Float[Array, " n"],
     threshold: Any,
+    looser: Any = 1.0,
 ) -> Float[Array, ""]:
-    """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice."""
+    """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice.
+
+    ``looser`` multiplies the tolerances.
+    """
 
     def piece(carry: Any, interval: Any) -> Any:
         state, total, is_there = carry
         rate, span = interval
         args = (_flow(engine, problem, training, start.P, rate), threshold)
         times = jnp.stack([jnp.zeros(()), span])
-        solution = solve(
-            _velocity, state, times, args, RTOL, ATOL, MAX_STEPS, _above, locate=True, is_differentiated=True
-        )
+        accuracy = looser * RTOL, looser * ATOL, MAX_STEPS
+        solution = solve(_velocity, state, times, args, *accuracy, _above, locate=True, is_differentiated=True)
         total = total + jnp.where(is_there, 0.0, solution.reached)
         # The state stays as it is once the threshold is reached.
         ended = jax.tree.map(lambda x: x[-1], solution.states)

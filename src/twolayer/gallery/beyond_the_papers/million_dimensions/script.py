@@ -8,18 +8,17 @@ from twolayer.plots import exit_law
 def make(spec, ask):
     replicas = 1000 if ask.full else 64
     result = tl.exit_time(spec.problem, spec.training, threshold=0.1, replicas=replicas)
-    measured = result.measured
     claims = [
         agrees(
             "measured mean against the ODE with the noise of SGD",
-            measured.mean,
-            measured.standard_error,
-            result.ode_at_finite_d.value,
+            float(result.measured_mean),
+            float(result.measured_mean_error),
+            float(result.predicted.sel(estimate="ode_at_finite_d")),
         ),
-        Claim("runs that escaped", measured.exited.size / replicas, low=1.0),
+        Claim("runs that escaped", float(result.share_exited), low=1.0),
         Claim(
             "steps of SGD in the longest run, in millions",
-            float(measured.exited.max()) * result.steps_per_time / 1e6,
+            float(result.measured.max()) * result.attrs["steps_per_time"] / 1e6,
             low=20.0,
         ),
     ]

@@ -10,8 +10,9 @@ from twolayer.plots import Panel, Series, panels
 def make(spec, ask):
     pieces, replicas = (8, 2000) if ask.full else (3, spec.ask.replicas)
     d, samples = spec.problem.d, 60 * spec.problem.d
-    found = tl.optimise(spec.problem, spec.training, samples=samples, pieces=pieces)
-    best = {"best constant rate": tl.SGD(found.constant_rate), f"best {pieces} rates": found.training}
+    optimum = tl.optimise(spec.problem, spec.training, samples=samples, pieces=pieces)
+    constant_rate = float(optimum.constant_rate)
+    best = {"best constant rate": tl.SGD(constant_rate), f"best {pieces} rates": tl.best_training(optimum)}
     curves, ends = [], []
     for color, (name, training) in enumerate(best.items()):
         clock = training.clock(spec.problem)
@@ -28,8 +29,8 @@ def make(spec, ask):
     edges = np.linspace(0.0, samples / d, pieces + 1)
     steps = np.repeat(edges, 2)[1:-1]
     rates = [
-        Series("best constant rate", steps, np.full(2 * pieces, found.constant_rate), color=0),
-        Series(f"best {pieces} rates", steps, np.repeat(found.rates, 2), color=1),
+        Series("best constant rate", steps, np.full(2 * pieces, constant_rate), color=0),
+        Series(f"best {pieces} rates", steps, np.repeat(optimum.rate.values, 2), color=1),
     ]
     shown = [
         Panel("samples $/\\, d$", r"learning rate  $\gamma$", rates, log="y"),
@@ -37,7 +38,7 @@ def make(spec, ask):
     ]
     claims = [
         Claim("excess risk after the schedule over that after the best constant rate", mean[1] / mean[0], high=0.95),
-        Claim("the same as the ODE promises it", found.value / found.constant_value, high=0.95),
+        Claim("the same as the ODE promises it", float(optimum.value / optimum.constant_value), high=0.95),
         # At finite d the mean of the risk is off by a relative amount of a few over d.
         agrees("excess risk at the end, SGD against the ODE", mean, error, predicted, known_to=3.0 * predicted / d),
     ]

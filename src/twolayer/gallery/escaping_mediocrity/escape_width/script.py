@@ -16,15 +16,15 @@ def make(spec, ask):
         training = tl.SGD(p / 12.0, constraint=tl.Sphere())
         results.append(tl.exit_time(problem, training, threshold=0.1, replicas=replicas, starts=128, seed=p))
 
-    def times(name):
-        return np.array([float(getattr(result, name).value) for result in results])
+    def times(name, variable="predicted"):
+        return np.array([float(result[variable].sel(estimate=name)) for result in results])
 
-    measured = np.array([result.measured.mean for result in results])
-    errors = np.array([result.measured.standard_error for result in results])
-    known = np.array([float(result.ode_at_finite_d.error) for result in results])
+    measured = np.array([float(result.measured_mean) for result in results])
+    errors = np.array([float(result.measured_mean_error) for result in results])
+    known = times("ode_at_finite_d", "predicted_error")
     gap = times("quenched") / times("annealed") - 1.0
     claims = [
-        Claim("share of the runs that escaped", min(run.measured.exited.size / replicas for run in results), low=1.0),
+        Claim("share of the runs that escaped", min(float(result.share_exited) for result in results), low=1.0),
         agrees("measured against the ODE with the noise of SGD", measured, errors, times("ode_at_finite_d"), known),
         Claim("quenched over annealed minus one, p = 1 over the largest p", gap[0] / gap[-1], low=2.0),
     ]

@@ -17,20 +17,20 @@ def make(spec, ask):
         return tl.exit_time(spec.problem, training, threshold=0.1, replicas=replicas, seed=seed)
 
     def steps(result, value):
-        return float(value) * result.steps_per_time / d
+        return float(value) * result.attrs["steps_per_time"] / d
 
     best = 1.0 / (12.0 + noise)
     rates = best * np.array([0.4, 0.55, 0.7, 0.85, 1.0, 1.15, 1.3, 1.5])
     formula = [escape(rate, 0) for rate in rates]
     lines = {
-        name: [steps(each, getattr(each, name).value) for each in formula]
+        name: [steps(result, result.predicted.sel(estimate=name)) for result in formula]
         for name in ("annealed", "quenched", "ode_at_finite_d")
     }
     tried = rates if ask.full else rates[[1, 4, 6]]
     runs = [escape(rate, replicas, seed) for seed, rate in enumerate(tried)]
-    measured = np.array([steps(run, run.measured.mean) for run in runs])
-    errors = np.array([steps(run, run.measured.standard_error) for run in runs])
-    predicted = np.array([steps(run, run.ode_at_finite_d.value) for run in runs])
+    measured = np.array([steps(run, run.measured_mean) for run in runs])
+    errors = np.array([steps(run, run.measured_mean_error) for run in runs])
+    predicted = np.array([steps(run, run.predicted.sel(estimate="ode_at_finite_d")) for run in runs])
 
     # The gain of width: fewest steps p d t / gamma of the annealed formula over all rates, p = 1 over p. The
     # logarithm in the time, which depends on p by itself, is divided out.

@@ -25,8 +25,8 @@ def make(spec, ask):
     for seed, d in enumerate(dimensions):
         problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
         result = tl.exit_time(problem, spec.training, threshold=0.1, replicas=replicas, starts=replicas, seed=seed)
-        for name, sample in (("measured", result.measured), ("ODE", result.ode_sample)):
-            accounts[name].append((sample.mean, sample.standard_error))
+        for name, times_of_exit in (("measured", result.measured.values), ("ODE", result.ode.values)):
+            accounts[name].append((times_of_exit.mean(), times_of_exit.std(ddof=1) / np.sqrt(times_of_exit.size)))
     accounts = {name: np.array(values) for name, values in accounts.items()}
     decades = np.log(dimensions[-1] / dimensions[0])
     growth = {name: (values[-1, 0] - values[0, 0]) / decades for name, values in accounts.items()}

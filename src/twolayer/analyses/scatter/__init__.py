@@ -1,0 +1,1 @@
+"""How runs scatter around their limit, without drawing any of them."""

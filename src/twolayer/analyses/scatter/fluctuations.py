@@ -1,0 +1,146 @@
+"""The verb for the central limit theorem of SGD: it labels what `theory.linear_noise` integrates."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.analyses.quantity import Question
+from twolayer.core.errors import takes_these
+from twolayer.core.precision import double
+from twolayer.core.random import replica_key
+from twolayer.core.text import Text, table
+from twolayer.data.provenance import provenance
+from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
+from twolayer.data.summary import with_error
+from twolayer.expectation import Auto
+from twolayer.problem import Overlaps, Problem
+from twolayer.specification.fields import instance, number
+from twolayer.theory import SDE
+from twolayer.theory.linear_noise import linear_noise
+from twolayer.training import SGD
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+# Entries that a table shows at most.
+SHOWN = 40
+
+
+def summary(result: "xr.Dataset") -> Text:
+    """The limit, the scatter of single runs and the shift of their mean at the last time, at the d of the problem."""
+    d, last = result.attrs["d"], result.isel(time=-1)
+    rows = []
+    for entry in result.entry.values[:SHOWN]:
+        here = last.sel(entry=entry)
+        variance, error = (float(here[name].sel(other_entry=entry)) for name in ("covariance", "covariance_error"))
+        scatter = np.sqrt(max(variance, 0.0) / d)
+        scatter_error = min(np.sqrt(error / d), error / (2.0 * d * scatter) if scatter > 0.0 else np.inf)
+        rows.append(
+            [
+                entry,
+                with_error(float(here.limit), float(here.limit_error)),
+                with_error(scatter, scatter_error),
+                with_error(float(here["shift"]) / d, float(here.shift_error) / d),
+            ]
+        )
+    lines = [f"At time {float(last.time):.6g}, d = {d}:"]
+    lines += table(["overlap", "limit", "scatter of a run", "shift of the mean"], rows, right=(1, 2, 3))
+    if result.sizes["entry"] > SHOWN:
+        lines.append(f"and {result.sizes['entry'] - SHOWN} more")
+    return Text("\n".join(lines))
+
+
+_ENTRIES = ("time", "entry")
+_PAIRS = ("time", "entry", "other_entry")
+FLUCTUATIONS = add_kind(
+    Schema(
+        kind="fluctuations",
+        variables={
+            "limit": Variable(_ENTRIES, "overlaps in the limit of infinite d"),
+            "limit_error": Variable(_ENTRIES, "bound on the numerical error of the limit"),
+            "covariance": Variable(_PAIRS, "covariance of the overlaps of single runs, times d"),
+            "covariance_error": Variable(_PAIRS, "bound on the numerical error of the covariance"),
+            "shift": Variable(_ENTRIES, "mean of the overlaps of runs minus the limit, times d"),
+            "shift_error": Variable(_ENTRIES, "bound on the numerical error of the shift"),
+        },
+        coordinates={
+            "time": Variable(("time",), "time, learning_rate * samples / (p d)", TIME_UNIT),
+            "entry": Variable(("entry",), "an output weight a[j], or an overlap M[j,r] or Q[j,l]"),
+            "other_entry": Variable(("other_entry",), "an output weight a[j], or an overlap M[j,r] or Q[j,l]"),
+        },
+        attributes=("d",),
+        summary=summary,
+    )
+)
+
+
+@takes_these
+def fluctuations(
+    problem: Problem,
+    training: SGD,
+    times: Sequence[float | int] | Float[np.ndarray | Array, " times"],
+    *,
+    start: Overlaps | None = None,
+    covariance: Sequence[Sequence[float | int]] | Float[np.ndarray | Array, "entries entries"] | None = None,
+    rtol: float = 1e-8,
+    engine: Auto = Auto(),
+) -> "xr.Dataset":
+    r"""Compute the covariance and the shift of the mean of the overlaps of SGD at leading order in 1/d.
+
+    This is the central limit theorem of SGD: no path is drawn. With the drift F, its derivative J and the covariance
+    :math:`\Sigma` of the increments along the solution X of the ODE, and the drift h/d of the corrections,
+
+    .. math::
+        \dot C = J C + C J^T + \frac{\gamma}{p}\,\Sigma, \qquad
+        \dot\delta = J \delta + \tfrac12 \sum_{uv} \partial_u \partial_v F\; C_{uv} + h
+
+    Parameters
+    ----------
+    problem, training
+        What is learned, and how: fresh batches much smaller than d.
+    times
+        Increasing times; the first is that of the start.
+    start
+        Where to start; by default the start of the problem, drawn with seed 0 where it is random.
+    covariance
+        The covariance at the start, times d; none by default.
+    rtol
+        Tolerance of the integrator per step.
+    engine
+        How the engines of the Gaussian moments are chosen; that of the covariance may be slow where it is no formula.
+
+    Returns
+    -------
+    A labelled dataset of kind "fluctuations" along ``time`` and ``entry`` (``"a[0]"``, ``"M[0,0]"``, ``"Q[0,1]"``):
+    the ``limit`` X, the ``covariance`` C and the ``shift`` :math:`\delta`, each with its numerical error. The overlaps
+    of SGD have the mean :math:`X + \delta/d` and the covariance :math:`C/d`; `twolayer.summary` writes them at the d of
+    the problem.
+
+    Notes
+    -----
+    Checked against: mean and variance of the overlap process at growing d.
+
+    Examples
+    --------
+    >>> import twolayer as tl
+    >>> start = tl.GivenOverlaps([[1.0]], [[0.3]])
+    >>> problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000), start=start)
+    >>> result = tl.fluctuations(problem, tl.SGD(0.05, constraint=tl.Sphere()), [0.0, 1.0])
+    >>> result.covariance.sel(entry="M[0,0]", other_entry="M[0,0]").dims
+    ('time',)
+    """
+    instance("problem", Problem, "a Problem")(problem)
+    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    tolerance = number("rtol", above=0.0, below=1.0)(rtol)
+    instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)")(engine)
+    with double():
+        begun = problem.draw(replica_key(0, 0)) if start is None else start
+        solution = linear_noise(problem, training, times, begun, covariance, tolerance, engine)
+        fields: dict[str, Any] = {"times": solution.times, "start": start, "covariance": covariance, "rtol": tolerance}
+        question = Question("fluctuations", {"problem": problem, "training": training, "engine": engine, **fields})
+        attributes = {"d": problem.d} | provenance(question, 0, SDE().references)
+    values = {name: getattr(solution, name) for name in FLUCTUATIONS.variables}
+    entries = list(solution.entries)
+    return label(FLUCTUATIONS, values, {"time": solution.times, "entry": entries, "other_entry": entries}, attributes)
