@@ -17,7 +17,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
-from twolayer.kernel.device import DeviceProduct, chosen_devices
+from twolayer.kernel.device import chosen_devices
 from twolayer.kernel.krylov import Krylov, processes, random_signs
 from twolayer.kernel.products import PRECISIONS, GramProduct
 from twolayer.kernel.solve import (
@@ -52,8 +52,6 @@ ENOUGH = 1e-12
 # Bytes of the directions of all labels that are followed at once.
 HELD = 2**30
 
-Product = GramProduct | DeviceProduct
-
 
 @dataclass(frozen=True)
 class FreeSpectrum(AbstractSpectrum):
@@ -63,8 +61,8 @@ class FreeSpectrum(AbstractSpectrum):
     eigenvalues, a number that need not be whole, and the counts add up to n. The extremes are apart from them.
     """
 
-    product: Product
-    inner: Product
+    product: GramProduct
+    inner: GramProduct
     precondition: Preconditioner
     largest: Estimate
     smallest: Estimate
@@ -215,9 +213,9 @@ def free_spectrum(
     precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
     found = chosen_devices(devices)
 
-    def make(kind: str, keep: bool | None) -> Product:
+    def make(kind: str, keep: bool | None) -> GramProduct:
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
-        return DeviceProduct(X, activation, devices=found, **kernel) if found else GramProduct(X, activation, **kernel)
+        return GramProduct(X, activation, devices=found, **kernel)
 
     # Beside a matrix in single precision the host makes the few products in double precision anew.
     inner = make(precision, None)
