@@ -151,6 +151,15 @@ def renamed_attributes(module: str, replacements: Mapping[str, str], *, since: s
     return get_attribute
 
 
+def former_use(former: str, replacement: str, *, since: str) -> Callable[[], None]:
+    """Record a former way of calling something; the function that is returned warns of it.
+
+    It is for a call whose arguments changed as a whole, where no single name was replaced.
+    """
+    deprecation = _announce(former, replacement, since)
+    return lambda: _warn(deprecation)
+
+
 def _announce(former: str, replacement: str, since: str) -> Deprecation:
     """Record a deprecation, so that `overdue` knows of it."""
     deprecation = Deprecation(former, replacement, since)
