@@ -9,6 +9,7 @@ import pytest
 import twolayer as tl
 from twolayer.cli import main
 from twolayer.data.deviation import OUTCOMES
+from twolayer.experiment import read_lazy_spec
 
 
 def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
@@ -76,6 +77,12 @@ def test_fields_of_a_specification_are_changed(tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert (answer["layers"], answer["activation"], answer["steps"]) == ("second", "erf", 4)
     assert len(answer["shares"]) == 2 and answer["outcome"] is None
+
+
+def test_the_example_is_read():
+    spec = read_lazy_spec(Path(__file__).parents[2] / "examples" / "ntk" / "sphere.toml", ["problem.student.p=8"])
+    assert spec.problem.p == 8 and spec.problem.inputs.X.shape == (200, 10) and spec.ask.test.X.shape == (500, 10)
+    assert spec.training == tl.First() and len(spec.ask.shares) == 5
 
 
 @pytest.mark.parametrize(

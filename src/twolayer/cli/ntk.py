@@ -114,7 +114,7 @@ def ntk(
 
     Example: twolayer ntk mnist --data-dir DIR --n 1000 --width 4096 --shares 11 --out lazy
     Example: twolayer ntk sphere --n 200 --d 10 --target "z1 + z1*z2 + cos(z3) - 1"
-    Example: twolayer ntk examples/lazy.toml --set problem.student.p=1024
+    Example: twolayer ntk examples/ntk/sphere.toml --set problem.student.p=1024
     """
     given = dict(locals())
     from twolayer.analyses import ntk as analyse

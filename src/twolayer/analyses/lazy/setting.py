@@ -10,8 +10,8 @@ all n samples at each step, the step of `SGD` at the learning rate :math:`\gamma
 
 So ``learning_rate`` is d times the step size :math:`\eta` of the literature on lazy training, `Student.p` is its width
 m, and the deviation of the weights at the start is its :math:`\kappa`. With `Both` the output weights :math:`\alpha`
-move at the same step size. `ntk` takes the output weights of the student, ``"ones"`` or ``"rademacher"``, as the signs
-:math:`\alpha`, times :math:`\sqrt p`.
+move at the same step size, which in terms of a is a ratio of p. `ntk` takes the output weights of the student,
+``"ones"`` or ``"rademacher"``, as the signs :math:`\alpha`, times :math:`\sqrt p`.
 """
 
 import math
