@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from twolayer.analyses.lazy.setting import lazy_setting
 from twolayer.core.deprecation import former_use
@@ -19,11 +19,15 @@ _warn = former_use(
 )
 
 
-def takes_samples(verb: Callable[..., Any]) -> Callable[..., Any]:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def takes_samples(verb: Callable[P, R]) -> Callable[P, R]:
     """Let `ntk` be called on samples as in version 0.1, with a warning that names the replacement."""
 
     @functools.wraps(verb)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         is_former = "samples" in kwargs or (args and isinstance(args[0], Samples))
         return _former(verb, *args, **kwargs) if is_former else verb(*args, **kwargs)
 
