@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from twolayer.analyses.lazy.result import rank_correlation
 from twolayer.kernel import GramProduct, free_spectrum, gram, measure, spectrum, train
 from twolayer.kernel.solve import Preconditioner, conjugate_gradients
 
@@ -141,12 +142,15 @@ def device(folder: Path | None, n: int | None) -> None:
         gap = abs(forms["single"].value - forms["double"].value)
         allowed = forms["single"].error + forms["double"].error
         say(f"{name}: single against double", "", f"y H^-1 y differs by {gap:.2g}, errors allow {allowed:.2g}")
-        samples = tl.Samples(X, y)
+        problem = tl.Problem(tl.Labels(), tl.Student(2, "relu"), tl.Samples(X, y))
         found, seconds = clock(
-            lambda s=samples, t=test: tl.ntk(s, test=t, method="free", shares=shares, precision="single", steps=100)
+            lambda p=problem, t=test: tl.ntk(
+                p, tl.First(), test=t, method="free", shares=shares, precision="single", steps=100, replicas=0
+            )
         )
-        words = ", ".join(f"{each.complexity:.3f}/{each.kernel_error:.3f}" for each in found.shares)
-        say(f"{name}: tl.ntk with 11 shares", seconds, f"rank correlation {found.rank_correlation:.3f}; {words}")
+        pairs = zip(found.share_complexity.values, found.share_kernel_error.values, strict=True)
+        words = ", ".join(f"{measure:.3f}/{error:.3f}" for measure, error in pairs)
+        say(f"{name}: tl.ntk with 11 shares", seconds, f"rank correlation {rank_correlation(found):.3f}; {words}")
     X, y = X[:1000], y[:1000]
     for width in (8192, 65_536):
         options: dict[str, Any] = {"width": width, "eta": 1e-3, "precision": "single", "grams": False}

@@ -2,6 +2,7 @@
 
 from twolayer import kernel as kernel
 from twolayer import learnability as learnability
+from twolayer.analyses import NTKAsk as NTKAsk
 from twolayer.analyses import best_training as best_training
 from twolayer.analyses import exit_time as exit_time
 from twolayer.analyses import fluctuations as fluctuations
@@ -29,6 +30,7 @@ from twolayer.description import Record as Record
 from twolayer.expectation import Auto as Auto
 from twolayer.problem import AbstractActivation as AbstractActivation
 from twolayer.problem import AbstractTarget as AbstractTarget
+from twolayer.problem import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem import Committee as Committee
 from twolayer.problem import Custom as Custom
 from twolayer.problem import Gaussian as Gaussian

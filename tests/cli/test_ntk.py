@@ -1,11 +1,15 @@
 """``twolayer ntk``: the promised keys, what is written, and what is refused."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import twolayer as tl
 from twolayer.cli import main
+from twolayer.data.deviation import OUTCOMES
+from twolayer.experiment import read_lazy_spec
 
 
 def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
@@ -18,8 +22,91 @@ def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
     assert answer["n"] == 80 and answer["complexity"] > 0 and len(answer["eigenvalues"]) == 80
     assert answer["lambda_min"] == min(answer["eigenvalues"]) > 0
     assert len(answer["shares"]) == 3 and "random labels" in err
-    names = ["complexity.pdf", "complexity.png", "summary.json", "training.pdf", "training.png"]
+    names = ["complexity.pdf", "complexity.png", "result.nc", "summary.json", "training.pdf", "training.png"]
     assert sorted(path.name for path in folder.iterdir()) == names == sorted(answer["files"])
+    assert answer["seed"] == 0 and answer["versions"]["twolayer"] and answer["outcome"] in OUTCOMES
+    assert f"Verdict: {answer['outcome']}: {OUTCOMES[answer['outcome']]}" in err
+    result = tl.load(folder / "result.nc")
+    assert result.attrs["spec_hash"] == answer["spec_hash"] and float(result.complexity[0]) == answer["complexity"]
+
+
+SPEC = """
+[data]
+source = "sphere"
+n = 40
+d = 6
+test = 30
+
+[problem.student]
+p = 64
+activation = "relu"
+
+[problem.start]
+kind = "AntisymmetricStart"
+
+[training]
+learning_rate = 0.75
+
+[run]
+steps = 10
+seed = 3
+"""
+
+
+def test_a_specification_and_the_short_form_give_the_same(tmp_path, capsys):
+    path = tmp_path / "lazy.toml"
+    path.write_text(SPEC)
+    answers = []
+    short = "ntk sphere --n 40 --d 6 --test 30 --width 64 --steps 10 --eta 0.125 --seed 3".split()
+    for arguments in (["ntk", str(path)], short):
+        assert main([*arguments, "--json", "--quiet"]) == 0
+        answers.append(json.loads(capsys.readouterr().out) | {"source": ""})
+    # By hash as well, but for the number of networks, which the file leaves to the default.
+    hashes = [answer.pop("spec_hash") for answer in answers]
+    assert answers[0] == answers[1] and hashes[0] != hashes[1]
+    assert main(["ntk", str(path), "--set", "run.replicas=1", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["spec_hash"] == hashes[1]
+
+
+def test_fields_of_a_specification_are_changed(tmp_path, capsys):
+    path = tmp_path / "lazy.toml"
+    path.write_text(SPEC.replace("learning_rate = 0.75", 'layers = "Second"'))
+    changes = ["problem.student.activation=erf", "problem.start.deviation=2", "run.shares=[0.0, 1.0]", "run.steps=4"]
+    options = [part for change in changes for part in ("--set", change)]
+    assert main(["ntk", str(path), *options, "--json", "--quiet"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["layers"], answer["activation"], answer["steps"]) == ("second", "erf", 4)
+    assert len(answer["shares"]) == 2 and answer["outcome"] is None
+
+
+def test_the_example_is_read():
+    spec = read_lazy_spec(Path(__file__).parents[2] / "examples" / "ntk" / "sphere.toml", ["problem.student.p=8"])
+    assert isinstance(spec.problem.inputs, tl.Samples) and spec.ask.test is not None
+    assert (spec.problem.p, spec.problem.inputs.n, spec.problem.d, spec.ask.test.n) == (8, 200, 10, 500)
+    assert spec.training == tl.First() and len(spec.ask.shares) == 5
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        (["--set", "data.colour=1"], "no field 'colour'"),
+        (["--set", "run.until=3"], "no field 'until'"),
+        (["--set", "problem.inputs.kind=Gaussian"], "use one of them"),
+        (["--set", "training.batch_size=3"], "all samples at each step"),
+        (["--set", "problem.student.p=7"], "must be even"),
+        (["--set", "training.learning_rate=1e9"], "2 / lambda_max"),
+        (["--set", "data.n=0"], "`n`"),
+        (["--set", "data=3"], "`data`: must be a table"),
+        (["--width", "8"], "`--width` belongs to the short form"),
+    ],
+)
+def test_a_bad_specification_is_refused_in_one_sentence(changes, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("lazy.toml").write_text(SPEC)
+    assert main(["ntk", "lazy.toml", *changes, "--out", "there"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and words in err and err.count("\n") == 1
+    assert not Path("there").exists()
 
 
 def test_test_errors_of_real_labels(capsys):
@@ -63,7 +150,9 @@ def test_a_file_and_a_target(tmp_path, capsys):
         (["sphere", "--n", "20", "--shares", "1"], "--shares"),
         (["sphere", "--n", "20", "--method", "fast"], "method"),
         (["sphere", "--n", "20", "--devices", "99"], "devices"),
-        (["absent.npz"], "does not exist"),
+        (["absent.npz"], "There is no file"),
+        (["absent.toml"], "There is no specification file"),
+        (["sphere", "--n", "20", "--set", "run.steps=3"], "`--set`"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(arguments, words, capsys, tmp_path, monkeypatch):

@@ -1,11 +1,12 @@
 """The matrix-free spectrum against the exact one: every number within its error, in double and in single precision."""
 
+import jax
 import numpy as np
 import pytest
 
 import twolayer as tl
 from tests.kernel.test_gram import unit
-from twolayer.kernel import DeviceProduct, GramProduct, complexity, free_spectrum, gram, measure, residuals, spectrum
+from twolayer.kernel import GramProduct, complexity, free_spectrum, gram, measure, residuals, spectrum
 from twolayer.kernel.solve import Preconditioner, conjugate_gradients, norm_of_difference, smallest_eigenvalue
 
 N = 300
@@ -105,7 +106,8 @@ def test_products_of_a_device(keep, activation, precision, monkeypatch):
     monkeypatch.setattr("twolayer.kernel.device.STRIP", {"cpu": 40 * N, "gpu": 40 * N})
     X = images(N) * (3.0 if activation == "relu" else 1.0)
     V = np.random.default_rng(0).standard_normal((N, 3))
-    product = DeviceProduct(X, activation, precision=precision, keep=keep)
+    product = GramProduct(X, activation, precision=precision, keep=keep, devices=jax.local_devices())
+    assert product.is_kept is keep and product.main_device == jax.local_devices()[0]
     expected = gram(X, activation)
     tolerance = 1e-12 if precision == "double" else 2e-6
     np.testing.assert_allclose(product(V), expected @ V, atol=tolerance * np.linalg.norm(expected, 2))
@@ -121,13 +123,13 @@ def test_strips_are_dealt_to_several_devices(fresh_python):
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, numpy as np
-from twolayer.kernel import DeviceProduct, free_spectrum, gram, spectrum
+from twolayer.kernel import GramProduct, free_spectrum, gram, spectrum
 X = np.random.default_rng(0).random((150, 12)) ** 2
 X /= np.linalg.norm(X, axis=1, keepdims=True)
 V, H = np.random.default_rng(1).standard_normal((150, 2)), gram(X)
 for keep in (True, False):
-    product = DeviceProduct(X, precision="single", keep=keep, devices=jax.local_devices())
-    assert len(set(product._places)) == len(product.devices) == 4
+    product = GramProduct(X, precision="single", keep=keep, devices=jax.local_devices())
+    assert len(set(product._strips._places)) == len(product._strips.devices) == 4
     assert np.linalg.norm(product(V) - H @ V) < 1e-5 * np.linalg.norm(H @ V)
 y = np.sign(V[:, 0])
 form, true = free_spectrum(X, precision="single", devices=4).inverse_form(y), spectrum(X).inverse_form(y)

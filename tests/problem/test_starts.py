@@ -240,3 +240,19 @@ except tl.InvalidInput as refusal:
     print(refusal)
 """
     assert "asks for 1.2" in fresh_python(program)
+
+
+def test_antisymmetric_pairs_cancel():
+    start = tl.AntisymmetricStart(deviation=0.5)
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(6, "erf", "gaussian"), tl.Gaussian(40), start=start)
+    drawn = problem.draw(jax.random.key(0))
+    assert np.array_equal(drawn.Q[:3, :3], drawn.Q[3:, 3:]) and np.array_equal(drawn.Q[:3, :3], drawn.Q[:3, 3:])
+    assert np.array_equal(drawn.M[:3], drawn.M[3:]) and np.array_equal(drawn.a[:3], -drawn.a[3:])
+    assert np.all(np.asarray(drawn.a) != 0.0)
+    # Rows of d components of this deviation, each of them.
+    many = jax.vmap(problem.draw)(jax.random.split(jax.random.key(1), 400))
+    squares = np.diagonal(many.Q[:, :3, :3], axis1=1, axis2=2)
+    assert abs(squares.mean() / (0.25 * 40) - 1.0) < 5.0 * np.sqrt(2.0 / 40 / 1200)
+    assert abs(np.var(many.M[:, :3]) / 0.25 - 1.0) < 5.0 * np.sqrt(2.0 / 2400)
+    with pytest.raises(InvalidInput, match="`p` must be even"):
+        tl.Problem(tl.Committee(2, "erf"), tl.Student(5, "erf"), tl.Gaussian(40), start=start)

@@ -2,8 +2,9 @@
 
 from twolayer.analyses.escape.exit_time import ExitTime as ExitTime
 from twolayer.analyses.escape.exit_time import exit_time as exit_time
+from twolayer.analyses.lazy.ask import LazySpec as LazySpec
+from twolayer.analyses.lazy.ask import NTKAsk as NTKAsk
 from twolayer.analyses.lazy.ntk import ntk as ntk
-from twolayer.analyses.lazy.result import NTK as NTK
 from twolayer.analyses.learnable.learn import learn as learn
 from twolayer.analyses.rates.optimise import best_training as best_training
 from twolayer.analyses.rates.optimise import optimise as optimise

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Quiet, folder_option
+from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Overrides, Quiet, folder_option
 from twolayer.cli.interrupt import say_answer, writing
 
 if TYPE_CHECKING:
-    from twolayer.analyses import NTK
-    from twolayer.problem import Samples
+    import xarray as xr
+
+    from twolayer.analyses import LazySpec
 
 SPHERE = "sphere"
+SPECIFICATION = ".toml"
 
 
 def ntk(
@@ -20,7 +22,8 @@ def ntk(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="mnist, fashion-mnist, cifar10; a file .npz, .csv or .parquet; or `sphere`: random unit inputs.",
+            help="A specification SPEC.toml; mnist, fashion-mnist, cifar10; a file .npz, .csv or .parquet; or "
+            "`sphere`: random unit inputs.",
         ),
     ] = SPHERE,
     n: Annotated[int | None, typer.Option("--n", metavar="N", help="Training samples; 1000 when left out.")] = None,
@@ -42,12 +45,13 @@ def ntk(
         ),
     ] = None,
     width: Annotated[int, typer.Option("--width", metavar="M", help="Units of a trained network; 0 for none.")] = 0,
+    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Networks that are trained.")] = 1,
     steps: Annotated[int, typer.Option("--steps", metavar="K", help="Steps of gradient descent.")] = 100,
     eta: Annotated[
         float | None, typer.Option("--eta", metavar="VALUE", help="Step size; 1 / lambda_max when left out.")
     ] = None,
     start: Annotated[
-        str, typer.Option("--start", metavar="NAME", help="Start of the network: antisymmetric or small.")
+        str, typer.Option("--start", metavar="NAME", help="Start of the network: antisymmetric, small or sphere.")
     ] = "antisymmetric",
     kappa: Annotated[
         float | None,
@@ -100,63 +104,103 @@ def ntk(
             parser=folder_option,
         ),
     ] = None,
+    overrides: Overrides = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> Answer:
     """Say what the Gram matrix predicts: spectrum, training curve, complexity, bounds; and what a network does.
 
+    With a specification its fields are changed by --set; the other options are a short form for a data set.
+
     Example: twolayer ntk mnist --data-dir DIR --n 1000 --width 4096 --shares 11 --out lazy
     Example: twolayer ntk sphere --n 200 --d 10 --target "z1 + z1*z2 + cos(z3) - 1"
+    Example: twolayer ntk examples/ntk/sphere.toml --set problem.student.p=1024
     """
-    import numpy as np
-
+    given = dict(locals())
     from twolayer.analyses import ntk as analyse
+    from twolayer.analyses.lazy.result import to_dict
     from twolayer.cli.folder import check_writable
     from twolayer.cli.progress import progress_bar
-    from twolayer.core.errors import InvalidInput
-    from twolayer.kernel import from_expression
-    from twolayer.specification.fields import count
+    from twolayer.data import summary
 
-    count("shares", low=0, high=1000)(shares)
-    if shares == 1:
-        raise InvalidInput("Option `--shares` must be 0, or two or more, but is 1.")
-    given: dict[str, Any] = {"classes": _classes(classes), "data_dir": data_dir, "download": download}
-    samples = _training(source, n, d, random_labels, seed, target is not None, given)
-    bounded = None if target is None else from_expression(target, np.eye(_fields(target, samples.d), samples.d))
-    if shares and test is None:
-        test = 1000
-    held = None if test is None else _test(source, count("test")(test), d, seed, given)
+    options = {name: value for name, value in given.items() if name not in OF_BOTH}
+    spec = _from_file(source, overrides, options) if _is_specification(source) else _from_options(overrides, **options)
     if out is not None:
         check_writable(out)
     with progress_bar(quiet) as progress:
-        result = analyse(
-            samples,
-            test=held,
-            width=width,
-            steps=steps,
-            eta=eta,
-            start=start,
-            kappa=kappa,
-            activation=activation,
-            layers=layers,
-            ridge=ridge,
-            shares=np.linspace(0.0, 1.0, shares) if shares else (),
-            target=bounded,
-            formula=target or "",
-            seed=seed,
-            precision="single" if single else "double",
-            method=method,
-            devices=devices,
-            progress=progress,
-        )
-    data = {"source": source} | result.to_dict()
-    words = str(result)
+        result = analyse(spec.problem, spec.training, spec.ask, progress=progress)
+    data = {"source": source} | to_dict(result)
+    words = str(summary(result))
     if out is not None:
         say_answer(Answer(data, words))
         data["files"] = _write(result, data, out)
         data["folder"] = str(out)
         words += f"\n\npictures  {out}"
     return Answer(data, words)
+
+
+# Options of both forms: a specification has its own words for all others.
+OF_BOTH = ("overrides", "out", "as_json", "quiet")
+
+
+def _is_specification(source: str) -> bool:
+    return Path(source).suffix.lower() == SPECIFICATION
+
+
+def _from_file(source: str, overrides: list[str] | None, options: dict[str, Any]) -> "LazySpec":
+    """The specification of a file; options of the short form are refused, since the file has fields for them."""
+    import inspect
+
+    from twolayer.core.errors import InvalidInput
+    from twolayer.experiment import read_lazy_spec
+
+    defaults = {name: parameter.default for name, parameter in inspect.signature(ntk).parameters.items()}
+    changed = [name for name, value in options.items() if name != "source" and value != defaults[name]]
+    if changed:
+        raise InvalidInput(
+            f"Option `--{changed[0].replace('_', '-')}` belongs to the short form on a data set: change the field of "
+            "the specification with `--set`."
+        )
+    return read_lazy_spec(source, overrides or ())
+
+
+def _from_options(
+    overrides: list[str] | None, source: str, n: Any, d: int, classes: str | None, random_labels: float, test: Any,
+    data_dir: Any, download: bool, shares: int, single: bool, replicas: int, target: str | None, seed: int,
+    **options: Any,
+) -> "LazySpec":  # fmt: skip  # one parameter for each option of the short form
+    """The same objects from the options of the short form."""
+    import numpy as np
+
+    from twolayer.analyses import LazySpec, NTKAsk
+    from twolayer.analyses.lazy.setting import lazy_setting
+    from twolayer.core.errors import InvalidInput
+    from twolayer.experiment import load_data
+    from twolayer.experiment.lazy import TEST_SAMPLES
+    from twolayer.specification.fields import count
+
+    if overrides:
+        raise InvalidInput("Option `--set` changes a field of a specification SPEC.toml, but SOURCE is a data set.")
+    count("shares", low=0, high=1000)(shares)
+    if shares == 1:
+        raise InvalidInput("Option `--shares` must be 0, or two or more, but is 1.")
+    if shares and test is None:
+        test = TEST_SAMPLES
+    where = {"classes": _classes(classes), "data_dir": data_dir, "download": download, "seed": seed}
+    samples, held = load_data(source, n, d, random_labels=random_labels, test=test, has_target=bool(target), **where)
+    names = ("width", "eta", "start", "kappa", "activation", "layers")
+    setting = {name: options.pop(name) for name in names}
+    problem, training = lazy_setting(samples, **setting)
+    ask = NTKAsk(
+        replicas=count("replicas", low=0)(replicas) if setting["width"] else 0,
+        test=held,
+        shares=np.linspace(0.0, 1.0, shares) if shares else (),
+        target=target,
+        seed=seed,
+        precision="single" if single else "double",
+        **options,
+    )
+    return LazySpec(problem, training, ask)
 
 
 def _classes(text: str | None) -> list[int] | None:
@@ -170,70 +214,26 @@ def _classes(text: str | None) -> list[int] | None:
         raise InvalidInput(f"Option `--classes` must be numbers such as 3,8, but is {shown(text)}.") from None
 
 
-def _fields(formula: str, d: int) -> int:
-    from twolayer.core.errors import InvalidInput
-    from twolayer.problem.expression import Expression
-
-    fields = Expression(formula).fields
-    if fields > d:
-        raise InvalidInput(f"Option `--target` has {fields} fields, but inputs have {d} dimensions.")
-    return max(fields, 1)
-
-
-def _training(
-    source: str, n: int | None, d: int, share: float, seed: int, has_target: bool, given: dict[str, Any]
-) -> "Samples":
-    from twolayer.data import load_samples
-
-    if source == SPHERE:
-        return _sphere(1000 if n is None else n, d, share, [seed, 10])
-    if n is None:
-        # A thousand, or all there are when they are fewer.
-        whole = load_samples(source, **given)
-        n = min(1000, whole.n)
-    return load_samples(source, n=n, random_labels=0.0 if has_target else share, seed=seed, **given)
-
-
-def _test(source: str, n: int, d: int, seed: int, given: dict[str, Any]) -> "Samples":
-    from twolayer.data import load_samples
-
-    if source == SPHERE:
-        return _sphere(n, d, 0.0, [seed, 11])
-    found = load_samples(source, split="test", **given)
-    return found if found.n <= n else load_samples(source, split="test", n=n, **given)
-
-
-def _sphere(n: int, d: int, share: float, seed: list[int]) -> "Samples":
-    """Uniform inputs on the unit sphere, with the sign of their first coordinate."""
-    import numpy as np
-
-    from twolayer.core.memory import check_size
-    from twolayer.data import load_samples
-    from twolayer.data.arrays import BYTES_OF_A_NUMBER
-    from twolayer.specification.fields import count
-
-    n, d = count("n")(n), count("d")(d)
-    check_size("n" if n >= d else "d", max(n, d), lambda size: BYTES_OF_A_NUMBER * size * min(n, d), "the inputs")
-    X = np.random.default_rng(seed).standard_normal((n, d))
-    return load_samples((X, np.where(X[:, 0] >= 0.0, 1.0, -1.0)), random_labels=share, seed=seed[0])
-
-
-def _write(result: "NTK", data: dict[str, Any], folder: Path) -> list[str]:
-    """The figures and the numbers; returns the names of the files."""
+def _write(result: "xr.Dataset", data: dict[str, Any], folder: Path) -> list[str]:
+    """The figures, the dataset and the numbers; returns the names of the files."""
     import json
 
+    from twolayer.core.errors import InvalidInput
     from twolayer.core.files import make_folder, write_whole
+    from twolayer.data import save
     from twolayer.plots import complexity_sweep, lazy_training, save_figure
 
     try:
         with writing(folder) as names:
             make_folder(folder)
             files = save_figure(lazy_training(result), folder / "training")
-            if result.shares:
+            if "share" in result.coords:
                 files += save_figure(complexity_sweep(result), folder / "complexity")
+            files.append(save(result, folder / "result.nc"))
             text = json.dumps(data, indent=2, allow_nan=False) + "\n"
             files.append(write_whole(folder / "summary.json", text.encode()))
             names += [path.name for path in files]
-    except OSError as error:
-        raise Failure(f"The figures could not be written to {str(folder)!r}: {error}.", FAILED) from None
+    except (OSError, InvalidInput) as error:  # the folder was writable before the work, so the input is not to blame
+        sentence = f"The figures could not be written to {str(folder)!r}: {error}"
+        raise Failure(f"{sentence.rstrip('.')}.", FAILED) from None
     return names

@@ -1,6 +1,8 @@
 """Specifications in files, and how they are run."""
 
 from twolayer.ask import RunSpec as RunSpec
+from twolayer.experiment.lazy import load_data as load_data
+from twolayer.experiment.lazy import read_lazy_spec as read_lazy_spec
 from twolayer.experiment.specs import demo_spec as demo_spec
 from twolayer.experiment.specs import one_method as one_method
 from twolayer.experiment.specs import parse_spec as parse_spec

@@ -56,6 +56,12 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
     return parse_spec(text, overrides, source=str(path), is_json=path.suffix.lower() == ".json")
 
 
+def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a TOML file, with changes such as ``"training.learning_rate=0.3"``."""
+    path = Path(path)
+    return _parse_tables(read_text(path, "specification file", MAX_BYTES), overrides, str(path), is_json=False)
+
+
 def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
     """The specification that comes with the package: an erf committee machine with a plateau."""
     text = resources.files("twolayer.experiment").joinpath("demo.toml").read_text(encoding="utf-8")
@@ -66,6 +72,10 @@ def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
     """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
+    return _from_tables(_parse_tables(text, overrides, source, is_json))
+
+
+def _parse_tables(text: str, overrides: Sequence[str], source: str, is_json: bool) -> dict[str, Any]:
     form = "JSON" if is_json else "TOML"
     try:
         data = _tables_of(json.loads(text)) if is_json else tomllib.loads(text)
@@ -76,7 +86,7 @@ def parse_spec(
         raise InvalidInput(f"The file {shown(Path(source))} is not valid {form}: {reason}.") from None
     for override in overrides:
         _override(data, override)
-    return _from_tables(data)
+    return data
 
 
 def _tables_of(data: Any) -> dict[str, Any]:
@@ -121,14 +131,14 @@ def _as_value(text: str) -> Any:
 
 
 def _from_tables(data: dict[str, Any]) -> RunSpec:
-    _refuse_unknown(data, TOP_LEVEL, "The specification has no table or key")
+    refuse_unknown(data, TOP_LEVEL, "The specification has no table or key")
     for table in ("problem", "training"):
         if table not in data:
             raise InvalidInput(f"The specification needs the table `[{table}]`.")
     run = data.get("run", {})
     if not isinstance(run, dict):
         raise InvalidInput(f"`run`: must be a table, but is {shown(run)}.")
-    _refuse_unknown(run, RUN_FIELDS, "`run`: there is no field")
+    refuse_unknown(run, RUN_FIELDS, "`run`: there is no field")
     run = DEFAULTS | run
     parts = {
         "problem": decode(data["problem"], Problem, "problem"),
@@ -140,7 +150,8 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     return decode(parts, RunSpec, "run")
 
 
-def _refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
+def refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
+    """Refuse a key that a table does not have, with the nearest that it has; ``words`` begin the sentence."""
     unknown = [key for key in table if key not in allowed]
     if unknown:
         raise InvalidInput(f"{words} {shown(unknown[0])}: {nearest(unknown[0], allowed)}")

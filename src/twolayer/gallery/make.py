@@ -119,12 +119,12 @@ def _call(folder: Path, ask: PageOptions) -> Made:
 
 
 def read_page_spec(path: Path) -> Any:
-    """A `RunSpec` where the file states a problem, else its tables as they are."""
+    """A `RunSpec` where the file states a whole problem, else its tables as they are, as for data sets."""
     from twolayer.experiment import parse_spec
 
     text = path.read_text(encoding="utf-8")
     tables = tomllib.loads(text)
-    return parse_spec(text, source=str(path)) if "problem" in tables else tables
+    return parse_spec(text, source=str(path)) if "problem" in tables and "data" not in tables else tables
 
 
 def _write_figures(outcome: Made, folder: Path) -> list[str]:

@@ -3,7 +3,7 @@
 The folders are next to this file, one per source text and in it one per page:
 
     escaping_mediocrity/escape_times/
-        spec.toml    the learning problem, as `twolayer run` reads it; for data sets, the arguments of `twolayer ntk`
+        spec.toml    the learning problem, as `twolayer run` reads it; for data sets, as `twolayer ntk` reads it
         script.py    make(spec, ask) -> Made: the figures, and claims in numbers
         text.md      the title, the equation and what to look at
 """

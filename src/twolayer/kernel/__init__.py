@@ -6,7 +6,6 @@ from twolayer.kernel.bounds import from_expression as from_expression
 from twolayer.kernel.bounds import linear as linear
 from twolayer.kernel.bounds import power_sum as power_sum
 from twolayer.kernel.bounds import quadratic as quadratic
-from twolayer.kernel.device import DeviceProduct as DeviceProduct
 from twolayer.kernel.eigen import Spectrum as Spectrum
 from twolayer.kernel.eigen import complexity as complexity
 from twolayer.kernel.eigen import decompose as decompose

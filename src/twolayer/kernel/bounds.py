@@ -17,15 +17,16 @@ For a single power the constants are 2, 2.507, 6.140, 9.153 at q = 1, 2, 4, 6 in
 import ast
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial
 from twolayer.problem.expression import Expression
-from twolayer.specification.fields import array
+from twolayer.specification.fields import array, leaf
+from twolayer.specification.registry import register
 
 # The series of a cosine ends where its terms are below this fraction of the bound.
 NEGLIGIBLE = 1e-17
@@ -48,17 +49,21 @@ def series_coefficient(q: int) -> float:
     return ratio / (2.0 * math.pi * (2 * l - 1))
 
 
-@dataclass(frozen=True)
-class PowerSum:
+def _as_powers(value: Any) -> np.ndarray:
+    return np.asarray(array("powers", 1)(value), dtype=int)
+
+
+@register
+class PowerSum(eqx.Module):
     r"""A target :math:`\sum_j \alpha_j (\beta_j \cdot x)^{q_j}`, with powers one or even.
 
     Linear terms are added up, and quadratic ones to a symmetric matrix that is split along its eigenvectors: no other
     way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm).
     """
 
-    alphas: np.ndarray
-    betas: np.ndarray
-    powers: np.ndarray
+    alphas: np.ndarray = leaf(array("alphas", 1))
+    betas: np.ndarray = leaf(array("betas", 2))
+    powers: np.ndarray = leaf(_as_powers)
 
     def __call__(self, X: Any) -> np.ndarray:
         """The target at each row of X."""

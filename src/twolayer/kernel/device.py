@@ -1,9 +1,10 @@
-"""Products of a Gram matrix with vectors on accelerators: strips dealt to all of them, kept where they fit.
+"""Strips of a Gram matrix on accelerators, for `GramProduct`: dealt to all of them, kept where they fit.
 
 A strip is made in one compiled program: cosines, angles, kernel. Where inputs are nearly parallel its entries are set
 to numbers that the host makes from the chord in double precision, for the rows that hold any.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,9 +15,11 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.memory import available_memory
 from twolayer.core.precision import double
 from twolayer.kernel.matrices import NEARLY_PARALLEL, stable_angle
-from twolayer.kernel.products import KEPT, GramProduct
+from twolayer.kernel.profile import Profile
 from twolayer.specification.fields import count
 
+# The part of the memory there is that kept strips may take.
+KEPT = 0.4
 # Numbers in a strip: what fills a GPU and leaves room for its temporaries, what fits the caches.
 STRIP = {"cpu": 2**22, "gpu": 2**28}
 # A cosine in single precision may be this far from the true one.
@@ -36,28 +39,19 @@ def chosen_devices(devices: Any) -> list[Any]:
     return there[: count("devices", low=0, high=len(there))(devices)]
 
 
-class DeviceProduct(GramProduct):
-    """Products of the Gram matrix of inputs with vectors, on one or several of JAX's devices.
+class DeviceStrips:
+    """Strips on one or several of JAX's devices.
 
-    Parameters are those of `GramProduct`, and the devices. Vectors and results are NumPy's, in float64. Each device
-    holds the inputs and its strips, or makes these anew for each product where they do not fit its memory.
+    Each device holds the inputs and its strips, or makes these anew for each product where they do not fit its memory.
     """
 
     def __init__(
-        self,
-        X: Any,
-        activation: Any = "relu",
-        *,
-        layers: str = "first",
-        kappa: float | int = 1.0,
-        precision: str = "double",
-        keep: bool | None = None,
-        devices: Any = None,
+        self, inputs: np.ndarray, profile: Profile, dtype: np.dtype, keep: bool | None, devices: Sequence[Any]
     ):
-        super().__init__(X, activation, layers=layers, kappa=kappa, precision=precision, keep=False)
-        self.devices = list(devices) if devices else jax.local_devices()
+        self.inputs, self.profile, self.dtype = inputs, profile, dtype
+        self.devices = list(devices)
         kind = "cpu" if self.devices[0].platform == "cpu" else "gpu"
-        n, profile, dtype = self.n, self.profile, self.dtype
+        n = self.n
         self.height = min(n, max(1, STRIP[kind] // n), -(-n // len(self.devices)))
         # The last strip overlaps the one before it, so that all have one shape and are compiled once.
         self.firsts = [min(first, n - self.height) for first in range(0, n, self.height)]
@@ -86,7 +80,8 @@ class DeviceProduct(GramProduct):
         self._near, self._make, self._product = jax.jit(near), jax.jit(strip), jax.jit(product)
         self._multiply = jax.jit(lambda H, x: jnp.matmul(H, x, precision=EXACT))
         with double():
-            self._held = {device: jax.device_put(self._rows, device) for device in self.devices}
+            rows = inputs if dtype == np.float64 else inputs.astype(np.float32)
+            self._held = {device: jax.device_put(rows, device) for device in self.devices}
             entries = self._entries()
             self._places = [self.devices[i % len(self.devices)] for i in range(len(self.firsts))]
             self._lists = [jax.device_put(each, d) for each, d in zip(entries, self._places, strict=True)]
@@ -97,15 +92,20 @@ class DeviceProduct(GramProduct):
                 self._held = {}
 
     @property
+    def n(self) -> int:
+        """The number of samples."""
+        return len(self.inputs)
+
+    @property
     def main_device(self) -> Any:
+        """The device on which other work of this size should be done."""
         return self.devices[0]
 
-    def __call__(self, vector: np.ndarray) -> np.ndarray:
-        """The product with a vector, or with each column of several."""
-        scales, sizes, scaled = self._prepared(vector)
-        result = np.zeros((self.n, scaled.shape[1]))
+    def multiply(self, columns: np.ndarray) -> np.ndarray:
+        """The product of the matrix of unit inputs with columns, in float64."""
+        result = np.zeros((self.n, columns.shape[1]))
         with double():
-            there = {device: jax.device_put(scaled, device) for device in self.devices}
+            there = {device: jax.device_put(columns, device) for device in self.devices}
             # All programs are started before the first result is asked for: the devices work side by side.
             parts = [
                 self._multiply(each, there[d]) if self.is_kept else self._product(self._held[d], there[d], *each)
@@ -113,7 +113,7 @@ class DeviceProduct(GramProduct):
             ]
             for first, part in zip(self.firsts, parts, strict=True):
                 result[first : first + self.height] = np.asarray(part)
-        return (scales * result * sizes).reshape(vector.shape)
+        return result
 
     def _entries(self) -> list[tuple[Any, ...]]:
         """For each strip: its first row, the diagonal, and the places and numbers of nearly parallel inputs."""

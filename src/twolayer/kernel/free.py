@@ -17,7 +17,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
-from twolayer.kernel.device import DeviceProduct, chosen_devices
+from twolayer.kernel.device import chosen_devices
 from twolayer.kernel.krylov import Krylov, processes, random_signs
 from twolayer.kernel.products import PRECISIONS, GramProduct
 from twolayer.kernel.solve import (
@@ -52,8 +52,6 @@ ENOUGH = 1e-12
 # The most memory, in bytes, for the Krylov directions of labels that are computed at once.
 HELD = 2**30
 
-Product = GramProduct | DeviceProduct
-
 
 @dataclass(frozen=True)
 class FreeSpectrum(AbstractSpectrum):
@@ -63,8 +61,8 @@ class FreeSpectrum(AbstractSpectrum):
     eigenvalues, a number that need not be whole, and the counts add up to n. The extremes are separate estimates.
     """
 
-    product: Product
-    inner: Product
+    product: GramProduct
+    inner: GramProduct
     precondition: Preconditioner
     largest: Estimate
     smallest: Estimate
@@ -216,13 +214,9 @@ def free_spectrum(
     precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
     accelerators = chosen_devices(devices)
 
-    def make(kind: str, keep: bool | None) -> Product:
+    def make(kind: str, keep: bool | None) -> GramProduct:
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
-        return (
-            DeviceProduct(X, activation, devices=accelerators, **kernel)
-            if accelerators
-            else GramProduct(X, activation, **kernel)
-        )
+        return GramProduct(X, activation, devices=accelerators, **kernel)
 
     # Next to a matrix in single precision, the host computes the few products in double precision without storing it.
     inner = make(precision, None)

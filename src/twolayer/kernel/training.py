@@ -25,18 +25,18 @@ from twolayer.core.memory import available_memory, in_words
 from twolayer.core.precision import double
 from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
+from twolayer.problem.student import MOST_UNITS
 from twolayer.specification.fields import array, choice, count, number
 
-STARTS = ("antisymmetric", "small")
+STARTS = ("antisymmetric", "small", "sphere")
 # Products of float32 have ten bits by default on accelerators: a run in single precision would be none.
 EXACT = jax.lax.Precision.HIGHEST
 # Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
-KAPPA = {"antisymmetric": 1.0, "small": 0.01}
+KAPPA = {"antisymmetric": 1.0, "small": 0.01, "sphere": 1.0}
 PRECISIONS = ("double", "single")
 # Steps between two looks at the clock, and numbers in a block of units: what fits the caches, what fills a GPU.
 CHUNK = 32
 BLOCK = {"cpu": 2**21, "gpu": 2**29}
-MOST_UNITS = 2**20
 # A residual this many times that at the start is on its way to infinity.
 DIVERGED = 1e3
 
@@ -82,6 +82,7 @@ def train(
     start: str = "antisymmetric",
     kappa: float | int | None = None,
     seed: int = 0,
+    replica: int = 0,
     others: Any = None,
     precision: str = "double",
     grams: bool = True,
@@ -101,11 +102,12 @@ def train(
         The number of steps.
     start
         ``"antisymmetric"``: pairs of units with one weight vector and opposite signs, so that outputs begin at exactly
-        zero; ``"small"``: independent units with small weights, as in the paper.
+        zero; ``"small"``: independent units with small weights, as in the paper; ``"sphere"``: independent units whose
+        weight vectors have one length.
     kappa
-        Deviation of the weights at the start: by default 1 for the former and 0.01 for the latter.
-    seed
-        The seed of the weights and signs.
+        Deviation of the weights at the start: by default 1, and 0.01 for small ones; on the sphere, the length.
+    seed, replica
+        The seed of the weights and signs, and which of its independent networks is trained.
     others
         Other inputs of unit norm, at which outputs are computed at the end.
     precision
@@ -130,7 +132,7 @@ def train(
     steps = count("steps", low=0, high=10**7)(steps)
     start = choice("start", STARTS)(start)
     kappa = KAPPA[start] if kappa is None else float(number("kappa", above=0.0)(kappa))
-    seed = count("seed", low=0)(seed)
+    seed, replica = count("seed", low=0)(seed), count("replica", low=0)(replica)
     dtype: Any = np.float64 if choice("precision", PRECISIONS)(precision) == "double" else np.float32
     if start == "antisymmetric" and width % 2:
         raise InvalidInput(f"Argument `width` must be even for the antisymmetric start, but is {width}.")
@@ -138,10 +140,10 @@ def train(
     if T is not None and T.shape[1] != X.shape[1]:
         raise InvalidInput(f"Argument `others` must have {X.shape[1]} columns as `X`, but has {T.shape[1]}.")
     check_memory(len(X), width, precision, has_others=T is not None, grams=grams)
-    signs = second_layer(width, start, seed)
+    signs = second_layer(width, start, seed, replica)
     G = X @ X.T
     Z0 = np.empty((width, len(X)), dtype)
-    for rows, W in first_layer(width, X.shape[1], start, kappa, seed):
+    for rows, W in first_layer(width, X.shape[1], start, kappa, seed, replica):
         Z0[rows] = W @ X.T
     were_on = np.packbits(Z0 >= 0.0)
     initial = gram_of_fields(G, _blocks(Z0)) if grams else None
@@ -151,7 +153,7 @@ def train(
     if T is not None:
         other_outputs = np.zeros(len(T))
         GT = (X @ T.T).astype(dtype)
-        for rows, W in first_layer(width, X.shape[1], start, kappa, seed):
+        for rows, W in first_layer(width, X.shape[1], start, kappa, seed, replica):
             a = signs[rows, None]
             fields = W @ T.T - a / math.sqrt(width) * (shares[rows] @ GT)
             other_outputs += (a * np.maximum(fields, 0.0)).sum(axis=0) / math.sqrt(width)
@@ -203,20 +205,29 @@ def _checked(X: Any, y: Any) -> tuple[np.ndarray, Any]:
     return X, y
 
 
-def second_layer(width: int, start: str, seed: int) -> np.ndarray:
+def _generator(seed: int, purpose: int, replica: int) -> np.random.Generator:
+    """Random numbers of one purpose; those of the first replica are a function of the seed alone."""
+    return np.random.default_rng([seed, purpose, replica] if replica else [seed, purpose])
+
+
+def second_layer(width: int, start: str, seed: int, replica: int = 0) -> np.ndarray:
     """Signs of all units: random, or plus for the first and minus for the second half."""
     if start == "antisymmetric":
         return np.repeat([1.0, -1.0], width // 2)
-    return np.random.default_rng([seed, 1]).choice([-1.0, 1.0], width)
+    return _generator(seed, 1, replica).choice([-1.0, 1.0], width)
 
 
-def first_layer(width: int, d: int, start: str, kappa: float, seed: int) -> Iterator[tuple[Any, np.ndarray]]:
+def first_layer(
+    width: int, d: int, start: str, kappa: float, seed: int, replica: int = 0
+) -> Iterator[tuple[Any, np.ndarray]]:
     """The weights at the start, block after block of units (their places, their rows); the same at each call."""
-    rng = np.random.default_rng([seed, 0])
+    rng = _generator(seed, 0, replica)
     distinct = width // 2 if start == "antisymmetric" else width
     for first in range(0, distinct, UNITS):
         rows = np.arange(first, min(first + UNITS, distinct))
         W = kappa * rng.standard_normal((len(rows), d))
+        if start == "sphere":
+            W *= kappa / np.linalg.norm(W, axis=1, keepdims=True)
         yield rows, W
         if start == "antisymmetric":
             yield rows + distinct, W

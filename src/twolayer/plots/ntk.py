@@ -1,33 +1,27 @@
 """Figures of the lazy regime: training with given and random labels against its prediction; the complexity measure."""
 
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.figure import FigureBase
 
-from twolayer.analyses import NTK
-from twolayer.analyses.lazy.result import Curve
+from twolayer.analyses.lazy.result import LABELS, check_lazy
 from twolayer.core.errors import InvalidInput
-from twolayer.plots.style import (
-    COLUMN,
-    DARK_GREY,
-    LEGEND_LINE,
-    LINESTYLES,
-    PAGE,
-    PALETTE,
-    grow,
-    new_figure,
-    put_title,
-    style,
-)
+from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.plots.series import Drawable, Series
+from twolayer.plots.style import COLUMN, DARK_GREY, PAGE
 
-COLORS = {"given": PALETTE[0], "random": PALETTE[1]}
+if TYPE_CHECKING:
+    import xarray as xr
+
+COLORS = {"given": 0, "random": 1}
+PREDICTED = "predicted from the spectrum"
+# The parts below an eigenvalue change at the eigenvalue on their left.
+BEFORE = {"drawstyle": "steps-pre"}
 
 
-def lazy_training(result: NTK, title: str | None = None) -> Figure:
+def lazy_training(result: "xr.Dataset", title: str | None = None, *, ax: Place | None = None) -> Place:
     r"""Training curves with their prediction, and where the labels lie in the spectrum.
 
     Parameters
@@ -36,34 +30,24 @@ def lazy_training(result: NTK, title: str | None = None) -> Figure:
         What `twolayer.ntk` returned.
     title
         Written above the figure; formulas stand between dollars.
+    ax
+        Where to draw, if not in a figure of its own: axes for the training curves, two axes for these and the spectrum,
+        a mapping from the names of panels ("loss", "spectrum") to axes, or a `matplotlib.figure.SubFigure`.
 
     Returns
     -------
-    A figure of two journal columns. Left: the loss :math:`\|y - u(k)\|^2 / n` of the network, where one was trained
-    (lines), and as predicted from the spectrum alone (dashes), for given and random labels. Right: the squared
-    projections of both on the eigenvectors, from the largest eigenvalue on, as running means, and the eigenvalues
-    themselves; of a matrix-free result the part of the labels at eigenvalues below a given one, and the part of the
-    eigenvalues.
+    A figure of two journal columns, or what was given as ``ax``. Left: the loss :math:`\|y - u(k)\|^2 / n` of the
+    network, where one was trained (lines; the range of several networks is shaded), and as predicted from the spectrum
+    alone (dashes), for given and random labels. Right: the squared projections of both on the eigenvectors, from the
+    largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free result the part of the
+    labels at eigenvalues below a given one, and the part of the eigenvalues.
     """
-    _check(result)
-    with style():
-        figure = new_figure(PAGE, 2.5)
-        left, right = figure.subplots(1, 2)
-        entries = [_draw_loss(left, curve, result.n) for curve in result.curves]
-        if any(curve.trained is not None for curve in result.curves):
-            entries.append((Line2D([], [], color="black", ls=LINESTYLES[3], lw=0.9), "predicted from the spectrum"))
-        left.set_xlabel(r"step  $k$")
-        left.set_ylabel(r"$\|y - u(k)\|^2/n$")
-        lowest = min(float(curve.predicted[-1] ** 2) for curve in result.curves) / result.n
-        left.set_yscale("log" if lowest < 0.1 else "linear")
-        left.set_xlim(0, max(result.steps, 1))
-        entries += _draw_projections(right, result) if result.counts is None else _draw_measures(right, result)
-        _legend(figure, entries, 4)
-        put_title(figure, title or _words(result))
-    return figure
+    check_lazy(result)
+    spectrum = _measures(result) if "eigenvalue_counts" in result else _projections(result)
+    return draw(Sheet([_loss(result), spectrum], 2, PAGE, (2.5,)), _title(result, title, ax), ax)
 
 
-def complexity_sweep(result: NTK, title: str | None = None) -> Figure:
+def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Place | None = None) -> Place:
     """The complexity measure and the test error against the share of random labels.
 
     Parameters
@@ -72,90 +56,127 @@ def complexity_sweep(result: NTK, title: str | None = None) -> Figure:
         What `twolayer.ntk` returned, with ``shares``.
     title
         Written above the figure; formulas stand between dollars.
+    ax
+        Where to draw, if not in a figure of its own: axes for the measure, two axes for the measure and the error, a
+        mapping from the names of panels ("complexity", "error") to axes, or a `matplotlib.figure.SubFigure`.
 
     Returns
     -------
-    A figure of one journal column with an axis for each.
+    A figure of one journal column with a panel for each, or what was given as ``ax``.
     """
-    _check(result)
-    if not result.shares:
+    check_lazy(result)
+    if "share_complexity" not in result:
         raise InvalidInput("Argument `result` must hold a sweep over random labels: call `ntk` with `shares`.")
-    share = [each.share for each in result.shares]
-    with style():
-        figure = new_figure(COLUMN, 2.5)
-        ax = figure.subplots()
-        other = ax.twinx()
-        (measure,) = ax.plot(share, [each.complexity for each in result.shares], color=PALETTE[0], marker="o")
-        (kernel,) = other.plot(share, [each.kernel_error for each in result.shares], color=PALETTE[1], ls=LINESTYLES[1])
-        entries: list[tuple[Any, str]] = [(measure, r"$\sqrt{2 y^\top H^{-1} y/n}$"), (kernel, "test error: kernel")]
-        errors = [np.nan if each.test_error is None else each.test_error for each in result.shares]
-        if np.isfinite(errors).any():
-            (network,) = other.plot(share, errors, color=PALETTE[1], marker="s")
-            entries.append((network, "test error: network"))
-        ax.set_xlabel("share of random labels")
-        ax.set_ylabel("complexity", color=PALETTE[0])
-        other.set_ylabel("test error", color=PALETTE[1])
-        ax.set_ylim(bottom=0.0)
-        other.set_ylim(bottom=0.0)
-        ax.set_xlim(min(share), max(share))
-        _legend(figure, entries, 2)
-        put_title(figure, title or _words(result))
-    return figure
+    share = result.share.values
+    measure = Series("", share, result.share_complexity.values, color=0, look={"marker": "o"})
+    errors: list[Drawable] = [Series("kernel", share, result.share_kernel_error.values, color=1, dashed=1)]
+    if "share_network_error" in result:
+        networks = result.share_network_error
+        mean, look = networks.mean("replica").values, {"marker": "s"}
+        errors.append(Series("network", share, mean, band=_range(networks), color=1, look=look))
+    limits, highest = (float(share.min()), float(share.max())), float(result.share_complexity.max())
+    wrong = max(float(np.max(part.y)) for part in errors if isinstance(part, Series))
+    axis, words = "share of random labels", r"$\sqrt{2 y^\top H^{-1} y/n}$"
+    shown = [
+        Panel(axis, words, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity"),
+        Panel(axis, "test error", errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error"),
+    ]
+    return draw(Sheet(shown, 1, COLUMN, (1.5,), shared="x"), _title(result, title, ax), ax)
 
 
-def _check(result: Any) -> None:
-    if not isinstance(result, NTK):
-        raise InvalidInput(f"Argument `result` must be what `ntk` returned, but is a {type(result).__name__}.")
+def _title(result: "xr.Dataset", title: str | None, ax: Any) -> str | None:
+    if title is not None or not (ax is None or isinstance(ax, FigureBase)):
+        return title
+    words = f"$n={result.attrs['n']}$, $d={result.attrs['d']}$, $\\eta={float(result.step_size):.3g}$"
+    return words + (f", $p={result.attrs['width']}$" if "trained_residual" in result else "")
 
 
-def _draw_loss(ax: Axes, curve: Curve, n: int) -> tuple[Any, str]:
-    color, labels = COLORS[curve.labels], f"{curve.labels} labels"
-    if curve.trained is None:
-        (line,) = ax.plot(curve.predicted**2 / n, color=color, ls=LINESTYLES[3])
-        return line, f"{labels}, predicted from the spectrum"
-    (line,) = ax.plot(curve.trained.residuals**2 / n, color=color)
-    ax.plot(curve.predicted**2 / n, color="black", ls=LINESTYLES[3], lw=0.9)
-    return line, f"{labels}, {curve.trained.width} units"
+def _range(values: "xr.DataArray") -> Any:
+    """The range of several networks; nothing to shade for one."""
+    return (values.min("replica").values, values.max("replica").values) if values.sizes["replica"] > 1 else None
 
 
-def _draw_projections(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
-    rank = np.arange(1, result.n + 1)
-    entries: list[tuple[Any, str]] = []
-    for curve in result.curves:
-        share = _shares(curve)
+def _loss(result: "xr.Dataset") -> Panel:
+    n, step = int(result.attrs["n"]), result.step.values
+    predicted = result.predicted_residual**2 / n
+    series: list[Drawable] = []
+    for name in result[LABELS].values:
+        curve, color = predicted.sel({LABELS: name}).values, COLORS[str(name)]
+        if "trained_residual" in result:
+            losses = result.trained_residual.sel({LABELS: name}) ** 2 / n
+            words = f"{name} labels, {result.attrs['width']} units"
+            series.append(Series(words, step, losses.mean("replica").values, band=_range(losses), color=color))
+            series.append(Series(PREDICTED, step, curve, color="black", dashed=3, look={"lw": 0.9}))
+        else:
+            series.append(Series(f"{name} labels, {PREDICTED}", step, curve, color=color, dashed=3))
+    return Panel(
+        r"step  $k$",
+        r"$\|y - u(k)\|^2/n$",
+        series,
+        log="y" if float(predicted[:, -1].min()) < 0.1 else "",
+        xlim=(0, max(int(step[-1]), 1)),
+        legend="figure",
+        name="loss",
+    )
+
+
+def _projections(result: "xr.Dataset") -> Panel:
+    """Squared projections of the labels on the eigenvectors, and the eigenvalues."""
+    n = int(result.attrs["n"])
+    rank = np.arange(1, n + 1)
+    series: list[Drawable] = []
+    typical = []
+    for name in result[LABELS].values:
+        share, color = _shares(result.projections.sel({LABELS: name}).values ** 2), COLORS[str(name)]
+        typical.append(float(np.median(share)))
         middle, mean = _running_mean(share)
-        ax.plot(rank, share, ls="", marker=".", ms=1.0, alpha=0.25, color=COLORS[curve.labels], rasterized=True)
-        ax.plot(middle, mean, color=COLORS[curve.labels])
-    (line,) = ax.plot(rank, result.eigenvalues / result.n, color=DARK_GREY, ls=LINESTYLES[2], lw=0.9)
-    entries.append((line, r"eigenvalue  $\lambda_i/n$"))
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(1, max(result.n, 2))
-    lowest = min(float(np.median(_shares(curve))) for curve in result.curves)
-    ax.set_ylim(bottom=max(min(lowest / 30.0, result.lambda_min / result.n / 2.0), 1e-14))
-    ax.set_ylabel(r"$(v_i \cdot y)^2/\|y\|^2$,  $\lambda_i/n$")
-    ax.set_xlabel(r"eigenvector  $i$")
-    return entries
+        dots = {"ls": "", "marker": ".", "ms": 1.0, "alpha": 0.25, "rasterized": True}
+        series += [Series("", rank, share, color=color, look=dots), Series("", middle, mean, color=color)]
+    values = result.eigenvalues.values / n
+    grey = {"lw": 0.9}
+    series.append(Series(r"eigenvalue  $\lambda_i/n$", rank, values, color=DARK_GREY, dashed=2, look=grey))
+    lowest = max(min(min(typical) / 30.0, float(result.lambda_min) / n / 2.0), 1e-14)
+    highest = max(float(np.max(part.y)) for part in series if isinstance(part, Series))
+    return Panel(
+        r"eigenvector  $i$",
+        r"$(v_i \cdot y)^2/\|y\|^2$,  $\lambda_i/n$",
+        series,
+        log="xy",
+        xlim=(1, max(n, 2)),
+        ylim=(lowest, 1.6 * highest),
+        legend="figure",
+        name="spectrum",
+    )
 
 
-def _shares(curve: Curve) -> np.ndarray:
-    return curve.prediction.weights / np.sum(curve.prediction.weights)
-
-
-def _draw_measures(ax: Axes, result: NTK) -> list[tuple[Any, str]]:
+def _measures(result: "xr.Dataset") -> Panel:
     """Parts of the labels and of all eigenvalues that are below a given eigenvalue: there are no eigenvectors."""
-    for curve in result.curves:
-        ax.step(curve.prediction.eigenvalues, _below(_shares(curve)), where="pre", color=COLORS[curve.labels])
-    counts = np.asarray(result.counts)
-    below = _below(counts / counts.sum())
-    (line,) = ax.step(result.eigenvalues, below, where="pre", color=DARK_GREY, ls=LINESTYLES[2], lw=0.9)
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set_xlim(result.lambda_max * 1.3, max(result.lambda_min, 1e-14) / 1.3)
-    ax.set_ylim(bottom=0.3 / result.n, top=1.5)
-    ax.set_xlabel(r"eigenvalue  $\lambda$")
-    ax.set_ylabel(r"part below  $\lambda$")
-    return [(line, "part of the eigenvalues")]
+    series: list[Drawable] = []
+    for name in result[LABELS].values:
+        curve = result.sel({LABELS: name})
+        nodes, weights = curve.rule_eigenvalues.values, curve.rule_weights.values
+        known = np.isfinite(nodes)
+        below = _below(_shares(weights[known]))
+        series.append(Series("", nodes[known], below, color=COLORS[str(name)], look=BEFORE))
+    below = _below(_shares(result.eigenvalue_counts.values))
+    look = {"lw": 0.9, **BEFORE}
+    series.append(
+        Series("part of the eigenvalues", result.eigenvalues.values, below, color=DARK_GREY, dashed=2, look=look)
+    )
+    return Panel(
+        r"eigenvalue  $\lambda$",
+        r"part below  $\lambda$",
+        series,
+        log="xy",
+        xlim=(float(result.lambda_max) * 1.3, max(float(result.lambda_min), 1e-14) / 1.3),
+        ylim=(0.3 / int(result.attrs["n"]), 1.5),
+        legend="figure",
+        name="spectrum",
+    )
+
+
+def _shares(weights: np.ndarray) -> np.ndarray:
+    return weights / np.sum(weights)
 
 
 def _below(parts: np.ndarray) -> np.ndarray:
@@ -169,16 +190,3 @@ def _running_mean(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     pairs = list(pairwise(ends))
     middle = np.array([np.sqrt((first + 1.0) * last) for first, last in pairs])
     return middle, np.array([np.mean(values[first:last]) for first, last in pairs])
-
-
-def _words(result: NTK) -> str:
-    words = f"$n={result.n}$, $d={result.d}$, $\\eta={result.eta:.3g}$"
-    trained = result.curves[0].trained
-    return words + (f", $m={trained.width}$" if trained is not None else "")
-
-
-def _legend(figure: Figure, entries: list[tuple[Any, str]], columns: int) -> None:
-    """Below the panels, where it covers nothing."""
-    handles, labels = zip(*entries, strict=True)
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
-    grow(figure, LEGEND_LINE * -(-len(labels) // columns))

@@ -12,6 +12,7 @@ from twolayer.problem.overlaps import Overlaps as Overlaps
 from twolayer.problem.overlaps import embed as embed
 from twolayer.problem.problem import Problem as Problem
 from twolayer.problem.starts import AbstractStart as AbstractStart
+from twolayer.problem.starts import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem.starts import GivenOverlaps as GivenOverlaps
 from twolayer.problem.starts import RandomStart as RandomStart
 from twolayer.problem.starts import ScatteredStart as ScatteredStart

@@ -63,9 +63,8 @@ class Problem(eqx.Module):
             raise InvalidInput(
                 f"Argument `d` must exceed the number of target directions k = {self.k}, but is {self.d}."
             )
-        # Every computation needs the covariance of all fields, so its memory is checked first.
-        name, size, smaller = ("p", self.p, self.k) if self.p >= self.k else ("k", self.k, self.p)
-        check_size(name, size, lambda n: 8 * MATRICES * (n + smaller) ** 2, "the overlap matrix of all fields")
+        if not isinstance(self.target, Labels):  # lazy training on labels draws no overlaps
+            self._check_overlap_size()
         if isinstance(self.start, GivenOverlaps) and self.start.P is not None and not is_traced(self.start.P):
             check_covariance("P", self.start.P, self.k)
             target_P = getattr(self.target, "P", None)
@@ -75,6 +74,11 @@ class Problem(eqx.Module):
                 raise InvalidInput("Argument `P` of the start must equal `P` of the target, but the two differ.")
         if not is_traced(self.P):
             self.start.check(self.p, np.asarray(self.P), self.d)
+
+    def _check_overlap_size(self) -> None:
+        """Refuse a covariance of all fields that does not fit the memory."""
+        name, size, other = ("p", self.p, self.k) if self.p >= self.k else ("k", self.k, self.p)
+        check_size(name, size, lambda n: 8 * MATRICES * (n + other) ** 2, "the overlap matrix of all fields")
 
     @property
     def d(self) -> int:
@@ -104,9 +108,11 @@ class Problem(eqx.Module):
 
     def draw(self, key: Key[Array, ""]) -> Overlaps:
         """Draw the start of one replica, which is the same for every description with the same key."""
+        self._check_overlap_size()
         P = jnp.asarray(self.P, jnp.float64)
         Q, M = self.start.draw(purpose_key(key, Purpose.START), self.p, P, self.d)
-        return Overlaps(Q, M, P, self.student.draw_second_layer(purpose_key(key, Purpose.SECOND_LAYER)))
+        a = self.start.second_layer(self.student.draw_second_layer(purpose_key(key, Purpose.SECOND_LAYER)))
+        return Overlaps(Q, M, P, a)
 
     def draw_many(self, keys: Key[Array, " replicas"]) -> Overlaps:
         """Draw the starts of several replicas, stacked along a leading axis; P, the same for all, has none."""

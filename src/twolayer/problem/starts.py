@@ -44,6 +44,10 @@ class AbstractStart(eqx.Module):
     def check(self, p: int, P: Any, d: int) -> None:
         """Raise `InvalidInput` if the start does not fit the sizes of the problem."""
 
+    def second_layer(self, a: Float[Array, " p"]) -> Float[Array, " p"]:
+        """The output weights, given those of the student: the same unless the start pairs units."""
+        return a
+
 
 def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
     """Draw the overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
@@ -157,6 +161,34 @@ class ScatteredStart(AbstractStart):
                 f"The start `ScatteredStart` needs p + k = {p + P.shape[0]} dimensions, but the inputs have d = {d}: "
                 "raise `d`."
             )
+
+
+@register
+class AntisymmetricStart(AbstractStart):
+    r"""Pairs of units with one weight vector and opposite output weights: the network begins at exactly zero.
+
+    Unit j and unit j + p/2 have the same row, :math:`w_j \sim N(0, \mathrm{deviation}^2 I_d)`, and the output weights
+    :math:`a_j` and :math:`-a_j`, where the first half of :math:`a` is the student's. The width p must be even. It is
+    the start of lazy training (`twolayer.ntk`), where outputs of order one at the start would hide the prediction.
+    """
+
+    deviation: Any = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=1.0)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+        Q, M = _random_rows(key, p // 2, P, d)
+        return StudentOverlaps(jnp.tile(self.deviation**2 * Q, (2, 2)), jnp.tile(self.deviation * M, (2, 1)))
+
+    def check(self, p: int, P: Any, d: int) -> None:
+        if p % 2:
+            raise InvalidInput(f"Argument `p` must be even for the start `AntisymmetricStart`, but is {p}.")
+
+    def second_layer(self, a: Float[Array, " p"]) -> Float[Array, " p"]:
+        half = a[: a.shape[0] // 2]
+        return jnp.concatenate([half, -half])
 
 
 @register

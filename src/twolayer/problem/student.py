@@ -12,6 +12,8 @@ from twolayer.problem.activations import AsActivation, as_activation
 from twolayer.specification.fields import MAX_LENGTH, array, count, leaf, static
 from twolayer.specification.registry import register
 
+# The widest networks are those of lazy training, which follows them without overlap matrices.
+MOST_UNITS = 2**20
 SECOND_LAYERS = ("ones", "rademacher", "gaussian")
 
 
@@ -34,7 +36,7 @@ class Student(eqx.Module):
     (standard normal) or an array.
     """
 
-    p: int = static(count("p", high=100_000))
+    p: int = static(count("p", high=MOST_UNITS))
     activation: AsActivation = leaf(as_activation)
     second_layer: Any = leaf(_as_second_layer, default="ones")
 

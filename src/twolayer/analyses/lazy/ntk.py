@@ -1,349 +1,246 @@
-"""The verb for the kernel side of a data set: what it predicts, and what a network does."""
+"""The verb for lazy training on a data set: what the kernel predicts, and what networks do."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from typing_extensions import Unpack
 
-from twolayer.analyses.lazy.result import NTK, Curve, Errors, HeldOut, Share, TargetBound
+from twolayer.analyses.lazy.ask import LazySpec, NTKAsk, NTKFields
+from twolayer.analyses.lazy.former import takes_samples
+from twolayer.analyses.lazy.networks import Networks, Tell, Test, are_signs, distance, kernel_outputs, sweep
+from twolayer.analyses.lazy.result import label_result
+from twolayer.analyses.lazy.setting import Setting, as_lazy_training, check_rate, read_setting
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
     AbstractSpectrum,
     FreeSpectrum,
-    PowerSum,
     Spectrum,
     Trained,
     decompose,
     explain_singular,
     free_spectrum,
-    gram,
-    train,
 )
 from twolayer.kernel.device import chosen_devices
-from twolayer.kernel.eigen import METHODS, choose_method
+from twolayer.kernel.eigen import choose_method
 from twolayer.kernel.matrices import gram_with_error, unit_rows
-from twolayer.kernel.profile import LAYERS
-from twolayer.kernel.spectra import as_measure
-from twolayer.kernel.training import PRECISIONS, STARTS, check_memory
-from twolayer.problem import Samples
-from twolayer.problem.activations import Relu, as_activation
-from twolayer.specification.fields import array, choice, count, instance, number
+from twolayer.kernel.spectra import Prediction, as_measure
+from twolayer.kernel.training import check_memory
+from twolayer.problem import Problem
+from twolayer.training import SGD, First
+from twolayer.training.sgd import AbstractLayers
 
-Tell = Callable[[str, float], None]
-# Numbers of the kernel between test and training inputs that are held at once.
-HELD = 2**25
+if TYPE_CHECKING:
+    import xarray as xr
 
 
+@takes_samples
 @takes_these
 def ntk(
-    samples: Samples,
+    problem: Problem,
+    training: SGD | AbstractLayers | str = First(),
+    ask: NTKAsk | None = None,
     *,
-    test: Samples | None = None,
-    width: Any = 0,
-    steps: Any = 100,
-    eta: float | int | None = None,
-    start: str = "antisymmetric",
-    kappa: float | int | None = None,
-    activation: Any = "relu",
-    layers: str = "first",
-    ridge: float | int = 0.0,
-    random_labels: bool = True,
-    shares: Any = (),
-    target: PowerSum | None = None,
-    formula: str = "target",
-    seed: int = 0,
-    precision: str = "double",
-    method: str = "auto",
-    devices: Any = None,
     progress: Tell | None = None,
-) -> NTK:
+    **fields: Unpack[NTKFields],
+) -> "xr.Dataset":
     r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
 
     Parameters
     ----------
-    samples
-        Inputs, which are divided by their norms, and labels.
-    test
-        Samples with clean labels, signs or any real numbers, on which the errors of the kernel and of the network at
-        the last step are measured; needed for ``shares``. With ``target`` their labels are those of the target.
-    width
-        Units of a network that is trained for comparison (relu, first layer); 0 for none.
-    steps, eta
-        Steps of gradient descent and their size; :math:`1/\lambda_{\max}` without it. At :math:`2/\lambda_{\max}`
-        and beyond gradient descent diverges, and the size is refused.
-    start, kappa
-        How the network begins, see `twolayer.kernel.train`; kappa also enters kernels other than relu's first layer.
-    activation, layers
-        Of the kernel.
-    ridge
-        Added to the diagonal of the Gram matrix; nothing is unless asked.
-    random_labels
-        Whether the same is done with labels that are all drawn at random (where labels are plus and minus one).
-    shares
-        Shares of random labels for which measure and test error are compared.
-    target, formula
-        A target with provable bounds, which gives the labels in place of those of the samples, and its name.
-    seed
-        Of random labels, weights and signs.
-    precision
-        Of the network, and of the products inside the matrix-free route: ``"double"`` or ``"single"``. The measure
-        keeps the error of double precision.
-    method
-        ``"exact"``: all eigenvalues, for up to 20,000 samples; ``"free"``: from products of the Gram matrix, which is
-        never held whole unless it fits, see `twolayer.kernel.free_spectrum`; ``"auto"``: the former where two matrices
-        fit the memory. The result says which, and why.
-    devices
-        How many accelerators make the products of the matrix-free route: all by default, 0 for none.
+    problem
+        A data set, ``Problem(target=Labels(), inputs=Samples(X, y), student=Student(p, "relu"), start=...)``. Inputs
+        are divided by their norms. The student's output weights are taken as signs times :math:`\sqrt p`, the scale of
+        lazy training. The start is `AntisymmetricStart`, from which outputs begin at exactly zero, or `RandomStart`.
+    training
+        ``SGD(learning_rate, layers=...)`` on all samples at each step, with the step size
+        :math:`\eta = \mathrm{learning\_rate} / d`; or the layers alone, `First`, `Second` or `Both`, at the step size
+        :math:`1/\lambda_{\max}`. At :math:`2/\lambda_{\max}` and beyond gradient descent diverges, and is refused.
+    ask
+        What is asked: steps, networks, test samples, shares of random labels. Its fields may be given as keywords
+        instead, as in ``ntk(..., steps=200, replicas=4)``; see `NTKAsk`.
     progress
         Called with the name of what is done, and the fraction of it.
 
     Returns
     -------
-    All of it; print it, or take its fields, or ``to_dict()``.
+    A dataset of the kind "lazy_training": eigenvalues, projections of the labels, predicted residual norms with errors,
+    those of the trained networks, the complexity measure, test errors, bounds, and the verdict on the prediction.
+    `twolayer.summary` prints it, `twolayer.save` keeps it.
 
     References
     ----------
     :cite:t:`arora2019`.
     """
-    instance("samples", Samples, "Samples(X, y), or what load_samples returns")(samples)
-    activation = as_activation(activation)
-    layers, start = choice("layers", LAYERS)(layers), choice("start", STARTS)(start)
-    width, steps = count("width", low=0)(width), count("steps", low=0, high=10**7)(steps)
-    ridge = float(number("ridge", low=0.0)(ridge))
-    precision = choice("precision", PRECISIONS)(precision)
-    chosen_devices(devices)  # refuses more than there are, whatever the route
-    shares = [float(number("shares", low=0.0, high=1.0)(each)) for each in array("shares", 1)(shares)]
-    if width and (not isinstance(activation, Relu) or layers != "first"):
-        raise InvalidInput("Argument `width` must be 0 unless the first layer of relu units is trained.")
-    if shares and test is None:
-        raise InvalidInput("Argument `shares` needs `test`: samples on which errors are measured.")
-    if width % 2 and start == "antisymmetric":
-        raise InvalidInput(f"Argument `width` must be even for the antisymmetric start, but is {width}.")
+    asked = NTKAsk.of(ask, fields)
+    spec = LazySpec(problem, as_lazy_training(training), asked)
+    setting = read_setting(problem, spec.training)
+    replicas = int(setting.has_network) if asked.replicas is None else asked.replicas
+    if replicas and not setting.has_network:
+        raise InvalidInput(
+            f"Argument `replicas` must be 0 unless the first layer of relu units is trained, but is {replicas}."
+        )
+    chosen_devices(asked.devices)  # refuses more than there are, whatever the route
     tell = progress or (lambda name, fraction: None)
     notes: list[str] = []
-    X, y = _inputs(samples, notes)
-    if target is not None:
-        y = instance("target", PowerSum, "a target such as twolayer.kernel.linear(beta)")(target)(X)
-    held = None if test is None else _test_samples(test, X.shape[1], target)
-    has_signs = _are_signs(y)
-    if shares and not has_signs:
-        raise InvalidInput("Argument `shares` needs labels of plus and minus one: load the samples with `classes`.")
-    route, reason = choose_method(choice("method", METHODS)(method), len(X), 3 if width else 2)
-    deviation = 1.0 if kappa is None else float(number("kappa", above=0.0)(kappa))
-    if width:
-        check_memory(len(X), width, precision, has_others=held is not None, grams=route == "exact")
-
-    H: np.ndarray | None = None
-    found: Spectrum | FreeSpectrum
-    if route == "exact":
-        tell("Gram matrix", 0.0)
-        H, error = gram_with_error(X, activation, layers, deviation)
-        tell("spectrum", 0.0)
-        found = decompose(H, ridge, overwrite=not width, error=error)
-    else:
-        kernel: dict[str, Any] = {"layers": layers, "kappa": deviation, "ridge": ridge}
-        found = free_spectrum(X, activation, **kernel, precision=precision, devices=devices, seed=seed, progress=tell)
-    eta = found.check_step(eta)
-    if found.is_singular:
+    data = _read_data(problem, asked, notes)
+    route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
+    if replicas:
+        has_others = data.test is not None
+        check_memory(len(data.X), setting.width, asked.precision, has_others=has_others, grams=route == "exact")
+    spectrum, H = _spectrum(data.X, setting, asked, route, keeps_matrix=replicas > 0, tell=tell)
+    eta = check_rate(setting.eta, spectrum.largest_step, problem.d)
+    networks = Networks(data.X, setting, eta, asked.steps, replicas, asked.seed, asked.precision)
+    if spectrum.is_singular:
         notes.append(
-            f"The Gram matrix is singular as far as numbers can tell (lambda_min = {found.lambda_min:.2g}): there is "
-            f"no complexity measure without a ridge. {explain_singular(X, y)}"
+            f"The Gram matrix is singular as far as numbers can tell (lambda_min = {spectrum.lambda_min:.2g}): there "
+            f"is no complexity measure without a ridge. {explain_singular(data.X, data.y)}"
         )
-    options: dict[str, Any] = {"width": width, "eta": eta, "steps": steps, "start": start, "kappa": kappa}
-    options |= {"seed": seed, "precision": precision}
-    labels = {"given": y}
-    if random_labels and has_signs:
-        labels["random"] = randomise_labels(y, 1.0, seed)
-    curves = _curves(labels, X, found, options, tell, None if held is None else held[0])
-    distances = (None, None)
-    if width and curves[0].trained is not None:
-        if H is not None:
-            grams = (curves[0].trained.initial_gram, curves[0].trained.final_gram)
-            distances = tuple(_distance(each, H) for each in grams)
-        _remark(curves, notes)
-    tested, measured = None, []
-    if shares:
-        found.require_inverse()
-    if held is not None:
-        mixed = [randomise_labels(y, share, seed) for share in shares]
-        tell("test samples", 0.0)
-        outputs = _kernel_outputs(held[0], X, found, np.stack([y, *mixed], axis=1), options, activation, layers)
-        tested = _test_errors(outputs[:, 0], curves[0].trained, held[1], has_signs)
-        measured = _sweep(X, held, shares, mixed, outputs[:, 1:], found, options, tell)
-    complexity = curves[0].complexity
-    if complexity is not None and complexity.value > 1.0:
-        notes.append(
-            f"The measure is {complexity.value:.3g}, above 1, where it bounds nothing by itself: a loss is at most 1. "
-            "It follows a trend, and is compared between labels."
-        )
-    return NTK(
-        n=len(X),
-        d=X.shape[1],
-        activation=type(activation).__name__.lower(),
-        layers=layers,
-        ridge=ridge,
-        method=route,
-        reason=reason,
-        lambda_min=found.lambda_min,
-        lambda_min_error=found.lambda_min_error,
-        lambda_max=found.lambda_max,
-        lambda_max_error=found.lambda_max_error,
-        eigenvalues=found.eigenvalues,
-        counts=found.counts if isinstance(found, FreeSpectrum) else None,
-        complexity=complexity,
-        eta=eta,
-        steps=steps,
-        curves=tuple(curves),
-        initial_distance=distances[0],
-        final_distance=distances[1],
-        test=tested,
-        shares=tuple(measured),
-        target=None if target is None else _bound(target, formula, y, found),
-        notes=tuple(notes),
-    )
+    curves = _curves(data, spectrum, networks, asked, tell)
+    values = _compared(curves[0].trained, H, setting, notes)
+    values |= _tested(data, spectrum, networks, curves[0].trained, asked, tell)
+    if data.bound is not None:
+        values |= data.bound | {"target_form": _form(spectrum, data.y)}
+    _remark_on_measure(curves[0], notes)
+    return label_result(spec, setting, spectrum, networks, curves, values, {"method": route, "reason": reason}, notes)
 
 
-def _inputs(samples: Samples, notes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+class Data(NamedTuple):
+    """Inputs of unit norm and labels, test samples, and the bounds of the target that gives the labels."""
+
+    X: np.ndarray
+    y: np.ndarray
+    test: Test | None
+    bound: dict[str, float] | None
+
+
+class Curve(NamedTuple):
+    """One set of labels: its name, the prediction, the measure and the networks."""
+
+    labels: str
+    y: np.ndarray
+    prediction: Prediction
+    projections: np.ndarray | None
+    complexity: Any
+    trained: list[Trained]
+
+
+def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
+    samples: Any = problem.inputs
     X, norms = unit_rows(np.asarray(samples.X))
     if np.max(np.abs(norms - 1.0)) > 1e-6:
         notes.append(f"Inputs were divided by their norms, {np.min(norms):.4g} to {np.max(norms):.4g}.")
-    return X, np.asarray(samples.y, dtype=np.float64)
+    target = asked.target_in(X.shape[1])
+    y = np.asarray(samples.y, dtype=np.float64) if target is None else target(X)
+    if asked.shares and not are_signs(y):
+        raise InvalidInput("Argument `shares` needs labels of plus and minus one: load the samples with `classes`.")
+    bound = None if target is None else {"target_bound": target.bound, "target_sharp_bound": target.sharp_bound}
+    if asked.test is None:
+        return Data(X, y, None, bound)
+    T, _ = unit_rows(np.asarray(asked.test.X), "test")
+    if T.shape[1] != X.shape[1]:
+        raise InvalidInput(
+            f"Argument `test` must have inputs of {X.shape[1]} dimensions as the problem, but has {T.shape[1]}."
+        )
+    truth = np.asarray(asked.test.y, dtype=np.float64) if target is None else target(T)
+    return Data(X, y, Test(T, truth, are_signs(y) and are_signs(truth)), bound)
 
 
-def _test_samples(test: Samples, d: int, target: PowerSum | None) -> tuple[np.ndarray, np.ndarray]:
-    """The inputs of the test samples, divided by their norms, and their labels: given, or those of the target."""
-    instance("test", Samples, "Samples(X, y), or what load_samples returns")(test)
-    T, _ = unit_rows(np.asarray(test.X), "test")
-    if T.shape[1] != d:
-        raise InvalidInput(f"Argument `test` must have inputs of {d} dimensions as `samples`, but has {T.shape[1]}.")
-    return T, np.asarray(test.y, dtype=np.float64) if target is None else target(T)
-
-
-def _are_signs(y: np.ndarray) -> bool:
-    return bool(np.all(np.abs(y) == 1.0))
+def _spectrum(
+    X: np.ndarray, setting: Setting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Tell
+) -> tuple[Spectrum | FreeSpectrum, np.ndarray | None]:
+    """The spectrum by either route; the Gram matrix too where it is needed again."""
+    ridge = float(asked.ridge)
+    if route == "exact":
+        tell("Gram matrix", 0.0)
+        H, error = gram_with_error(X, setting.activation, setting.layers, setting.kappa)
+        tell("spectrum", 0.0)
+        return decompose(H, ridge, overwrite=not keeps_matrix, error=error), H if keeps_matrix else None
+    kernel: dict[str, Any] = {"layers": setting.layers, "kappa": setting.kappa, "ridge": ridge}
+    options: dict[str, Any] = {"precision": asked.precision, "devices": asked.devices, "seed": asked.seed}
+    return free_spectrum(X, setting.activation, **kernel, **options, progress=tell), None
 
 
 def _curves(
-    labels: dict[str, np.ndarray],
-    X: np.ndarray,
-    found: AbstractSpectrum,
-    options: dict[str, Any],
-    tell: Tell,
-    others: np.ndarray | None,
+    data: Data, spectrum: Spectrum | FreeSpectrum, networks: Networks, asked: NTKAsk, tell: Tell
 ) -> list[Curve]:
-    """Prediction, measure and network of each set of labels; what the matrix is asked, it is asked for all at once.
+    """Prediction, measure and networks of each set of labels; what the matrix is asked, it is asked for all at once.
 
-    The network of the given labels is evaluated at the other inputs as well.
+    The networks of the given labels are evaluated at the test inputs as well.
     """
+    labels = {"given": data.y}
+    if asked.random_labels and are_signs(data.y):
+        labels["random"] = randomise_labels(data.y, 1.0, asked.seed)
     tell("prediction", 0.0)
     Y = np.stack(list(labels.values()), axis=1)
-    predictions = found.predictions(Y, options["steps"], options["eta"])
-    forms = [None] * Y.shape[1] if found.is_singular else found.inverse_forms(Y)
+    predictions = spectrum.predictions(Y, networks.steps, networks.eta)
+    forms = [None] * Y.shape[1] if spectrum.is_singular else spectrum.inverse_forms(Y)
     curves = []
-    for (kind, y), predicted, form in zip(labels.items(), predictions, forms, strict=True):
-        trained = None
-        if options["width"]:
-            name = f"network of {options['width']} units, {kind} labels"
-            grams = kind == "given" and isinstance(found, Spectrum)
-
-            def told(fraction: float, name: str = name) -> None:
-                tell(name, fraction)
-
-            at = others if kind == "given" else None
-            trained = train(X, y, others=at, grams=grams, progress=told, **options)
-        projections = found.projections(y) if isinstance(found, Spectrum) else None
-        complexity = None if form is None else as_measure(form, found.n)
-        curves.append(Curve(kind, complexity, predicted, projections, trained))
+    for (kind, y), prediction, form in zip(labels.items(), predictions, forms, strict=True):
+        is_given = kind == "given"
+        trained = networks.train(
+            y,
+            f"network of {networks.setting.width} units, {kind} labels",
+            tell,
+            others=data.test.T if is_given and data.test is not None else None,
+            grams=is_given and isinstance(spectrum, Spectrum),
+        )
+        projections = spectrum.projections(y) if isinstance(spectrum, Spectrum) else None
+        complexity = None if form is None else as_measure(form, spectrum.n)
+        curves.append(Curve(kind, y, prediction, projections, complexity, trained))
     return curves
 
 
-def _distance(first: np.ndarray | None, second: np.ndarray) -> float | None:
-    """The spectral norm of the difference of two symmetric matrices."""
-    if first is None:
-        return None
-    from scipy.sparse.linalg import eigsh
-
-    gap = first - second
-    if len(gap) < 10:
-        return float(np.linalg.norm(gap, 2))
-    start = np.random.default_rng(0).standard_normal(len(gap))
-    values = eigsh(gap, k=1, which="LM", v0=start, tol=1e-6, return_eigenvectors=False)  # pyright: ignore[reportArgumentType]
-    return float(np.abs(values[0]))
-
-
-def _remark(curves: list[Curve], notes: list[str]) -> None:
-    trained = curves[0].trained
-    if trained is not None and trained.flip_share > 0.1:
-        better = "A larger width" + (", or the antisymmetric start," if trained.start == "small" else "")
+def _compared(trained: list[Trained], H: np.ndarray | None, setting: Setting, notes: list[str]) -> dict[str, Any]:
+    """Distances of the networks' Gram matrices from the limit; a note where signs flip."""
+    if not trained:
+        return {}
+    flipped = float(np.mean([run.flip_share for run in trained]))
+    if flipped > 0.1:
+        better = "A larger width" + ("" if setting.start == "antisymmetric" else ", or the antisymmetric start,")
         notes.append(
-            f"{100.0 * trained.flip_share:.0f}% of the signs flipped: this network is not lazy. {better} is nearer to "
-            "the prediction."
+            f"{100.0 * flipped:.0f}% of the signs flipped: this network is not lazy. {better} is nearer to the "
+            "prediction."
         )
+    if H is None:
+        return {}
+    return {
+        name: [distance(getattr(run, gram), H) for run in trained]
+        for name, gram in (("initial_gram_distance", "initial_gram"), ("final_gram_distance", "final_gram"))
+    }
 
 
-def _kernel_outputs(
-    T: np.ndarray,
-    X: np.ndarray,
-    found: AbstractSpectrum,
-    labels: np.ndarray,
-    options: dict[str, Any],
-    activation: Any,
-    layers: str,
-) -> np.ndarray:
-    """Outputs of the infinitely wide network at other inputs T, one column for each column of labels."""
-    coefficients = found.coefficients(labels, options["steps"], options["eta"])
-    block = max(1, HELD // len(X))
-    kernel: dict[str, Any] = {"layers": layers, "kappa": options["kappa"] or 1.0}
-    parts = [gram(T[i : i + block], activation, **kernel, others=X) @ coefficients for i in range(0, len(T), block)]
-    return np.concatenate(parts)
-
-
-def _test_errors(outputs: np.ndarray, trained: Trained | None, truth: np.ndarray, has_signs: bool) -> HeldOut:
-    has_signs = has_signs and _are_signs(truth)
-
-    def errors(u: np.ndarray) -> Errors:
-        gap = u - truth
-        return Errors(float(np.mean(gap**2)), float(np.mean(np.abs(gap))), _wrong(u, truth) if has_signs else None)
-
-    network = None if trained is None or trained.other_outputs is None else errors(trained.other_outputs)
-    return HeldOut(len(truth), errors(outputs), network)
-
-
-def _sweep(
-    X: np.ndarray,
-    held: tuple[np.ndarray, np.ndarray],
-    shares: list[float],
-    labels: list[np.ndarray],
-    outputs: np.ndarray,
-    found: AbstractSpectrum,
-    options: dict[str, Any],
+def _tested(
+    data: Data,
+    spectrum: AbstractSpectrum,
+    networks: Networks,
+    trained: list[Trained],
+    asked: NTKAsk,
     tell: Tell,
-) -> list[Share]:
-    """Measure and test error for each share of random labels; ``outputs`` are the kernel's at the test inputs."""
-    if not shares:
-        return []
-    T, truth = held
-    measures = [as_measure(form, found.n) for form in found.inverse_forms(np.stack(labels, axis=1))]
-    rows = []
-    for place, share in enumerate(shares):
-        error = None
-        if options["width"]:
-
-            def part(fraction: float, before: int = place) -> None:
-                tell("networks on random labels", (before + fraction) / len(shares))
-
-            run = train(X, labels[place], others=T, grams=False, progress=part, **options)
-            error = _wrong(run.other_outputs, truth)
-        rows.append(Share(share, measures[place].value, _wrong(outputs[:, place], truth), error))
-    return rows
+) -> dict[str, Any]:
+    """Errors on the test samples, and along the shares of random labels."""
+    if data.test is None:
+        return {}
+    if asked.shares:
+        spectrum.require_inverse()
+    mixed = [randomise_labels(data.y, share, asked.seed) for share in asked.shares]
+    tell("test samples", 0.0)
+    outputs = kernel_outputs(data.test.T, networks, spectrum, np.stack([data.y, *mixed], axis=1))
+    values: dict[str, Any] = {"kernel_test_error": data.test.errors(outputs[:, 0])}
+    if trained:
+        values["network_test_error"] = [data.test.errors(np.asarray(run.other_outputs)) for run in trained]
+    if mixed:
+        values |= sweep(networks, data.test, mixed, outputs[:, 1:], spectrum, tell)
+    return values
 
 
-def _wrong(outputs: Any, truth: np.ndarray) -> float:
-    """The share of wrong signs."""
-    return float(np.mean(np.sign(outputs) != np.sign(truth)))
+def _form(spectrum: AbstractSpectrum, y: np.ndarray) -> float:
+    return np.nan if spectrum.is_singular else float(np.sqrt(spectrum.inverse_form(y).value))
 
 
-def _bound(target: PowerSum, formula: str, y: np.ndarray, found: AbstractSpectrum) -> TargetBound:
-    measured = None if found.is_singular else float(np.sqrt(found.inverse_form(y).value))
-    return TargetBound(formula, measured, target.bound, target.sharp_bound)
+def _remark_on_measure(curve: Curve, notes: list[str]) -> None:
+    if curve.complexity is not None and curve.complexity.value > 1.0:
+        notes.append(
+            f"The measure is {curve.complexity.value:.3g}, above 1, where it bounds nothing by itself: a loss is at "
+            "most 1. It follows a trend, and is compared between labels."
+        )

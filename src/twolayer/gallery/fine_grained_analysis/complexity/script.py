@@ -15,16 +15,18 @@ DRAWS = 4  # of the random labels and of the network's start
 
 
 def make(spec, ask):
-    asked = spec["ntk"] | ({"n": 1000, "width": 2048, "steps": 1000, "shares": 11} if ask.full else {})
-    shares = np.linspace(0.0, 1.0, asked["shares"])
-    options = {"width": asked["width"], "steps": asked["steps"], "shares": shares, "precision": "single"}
+    n, p, steps, number = (1000, 2048, 1000, 11) if ask.full else (
+        spec["data"]["n"], spec["problem"]["student"]["p"], spec["run"]["steps"], len(spec["run"]["shares"])
+    )  # fmt: skip
+    shares = np.linspace(0.0, 1.0, number)
+    options = {"steps": steps, "shares": shares, "precision": "single", "random_labels": False}
     shown, far, ranks = [], [], {"network": [], "kernel": [], "share": []}
-    for title, (samples, test) in two_classes(ask, asked["n"], asked["test"]).items():
-        draws = [tl.ntk(samples, test=test, random_labels=False, seed=n, **options).shares for n in range(DRAWS)]
-        measure, by_kernel, by_network = (
-            np.array([[getattr(each, name) for each in draw] for draw in draws])
-            for name in ("complexity", "kernel_error", "test_error")
-        )
+    for title, (samples, test) in two_classes(ask, n, spec["data"]["test"]).items():
+        problem = tl.Problem(tl.Labels(), tl.Student(p, "relu"), samples, start=tl.AntisymmetricStart())
+        draws = [tl.ntk(problem, tl.First(), test=test, seed=seed, **options) for seed in range(DRAWS)]
+        measure = np.stack([draw.share_complexity for draw in draws])
+        by_kernel = np.stack([draw.share_kernel_error for draw in draws])
+        by_network = np.stack([draw.share_network_error[0] for draw in draws])
         expected = mean_measure(samples, shares)
         far.append(np.max(np.abs(measure.mean(axis=0) / expected - 1.0)))
         for name, values in (("network", by_network), ("kernel", by_kernel), ("share", shares[None, :])):
@@ -48,9 +50,7 @@ def make(spec, ask):
         Claim("rank correlation of measure and test error, kernel, smallest", min(ranks["kernel"]), low=0.95),
         Claim("measure against its mean over random labels, relative, largest", max(far), high=0.08),
     ]
-    title = (
-        rf"Measure before training, errors after it, $m={asked['width']}$ relu units; mean of {DRAWS} draws of labels"
-    )
+    title = rf"Measure before training, errors after it, $p={p}$ relu units; mean of {DRAWS} draws of labels"
     return Made({"figure": panels(shown, title, columns=2)}, claims)
 
 

@@ -12,7 +12,7 @@ DRAWS = 200
 
 
 def make(spec, ask):
-    n = 5000 if ask.full else spec["ntk"]["n"]
+    n = 5000 if ask.full else spec["data"]["n"]
     shown, claims = [], []
     for title, (samples, _) in two_classes(ask, n).items():
         found = kernel.spectrum(samples.X)

@@ -12,8 +12,10 @@ NARROWER = 4  # by how much the network is narrower with which the deviation is 
 
 
 def make(spec, ask):
-    n, width, steps = (500, 8192, 660) if ask.full else (spec["ntk"][key] for key in ("n", "width", "steps"))
-    options = {"steps": steps, "start": spec["ntk"]["start"], "grams": False, "precision": "single"}
+    n, width, steps = (500, 8192, 660) if ask.full else (
+        spec["data"]["n"], spec["problem"]["student"]["p"], spec["run"]["steps"]
+    )  # fmt: skip
+    options = {"steps": steps, "start": "antisymmetric", "grams": False, "precision": "single"}
     shown, rates, ratios = [], [], []
     deviations = {"true": [], "random": [], "worst": []}
     for title, (samples, _) in two_classes(ask, n).items():
@@ -47,7 +49,7 @@ def make(spec, ask):
         Claim("power of the width with which the deviation falls, mean", float(np.mean(rates)), -0.75, -0.25),
         Claim("residual at the end, random over true and worst over random, smallest", float(min(ratios)), low=1.1),
     ]
-    return Made({"figure": panels(shown, rf"First layer trained, $m={width}$ relu units, $\eta=1/\lambda_1$")}, claims)
+    return Made({"figure": panels(shown, rf"First layer trained, $p={width}$ relu units, $\eta=1/\lambda_1$")}, claims)
 
 
 def far(trained, predicted):

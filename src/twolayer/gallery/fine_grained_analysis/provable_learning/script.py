@@ -8,7 +8,7 @@ from twolayer.plots import Panel, Series, panels
 
 
 def make(spec, ask):
-    d = spec["ntk"]["d"]
+    d = spec["data"]["d"]
     sizes = [50, 100, 200, 400, 800] + ([1600, 3200, 6400] if ask.full else [])
     rng = np.random.default_rng(0)
     X = rng.standard_normal((sizes[-1], d))

@@ -1,0 +1,72 @@
+r"""Whether networks of finite width train as the kernel predicts.
+
+What is judged is the norm of the residual :math:`\|y - u(k)\|` over :math:`\|y\|`, at every step and for every set of
+labels: its mean over the networks against the prediction. A network of width p departs from its limit by order
+:math:`1/\sqrt p`: by as much its Gram matrix fluctuates at the start, and fitting the labels moves its weights by
+:math:`\sqrt{y^\top H^{-1} y / p}` per unit, where they begin with a deviation of order one, so that signs flip. These
+two play the part that finite d plays in other comparisons.
+"""
+
+import numpy as np
+from jaxtyping import Float
+
+from twolayer.data.deviation import FALSE_ALARM, ROUNDING, WEAK, Finding, threshold
+
+# How much a lazy network may be off: the part of 1/sqrt(p), and that of the weights' way over sqrt(p). Twice what
+# networks from antisymmetric starts of unit deviation are off by, on data sets of some hundred samples.
+FLUCTUATION, MOVEMENT = 1.0, 0.2
+# The way of the weights where the Gram matrix is singular and does not tell it.
+USUAL_WAY = 20.0
+
+
+def width_effect(width: int, ways: Float[np.ndarray, " labels"]) -> Float[np.ndarray, " labels"]:
+    r"""How far a lazy network may be from its limit; ``ways`` are :math:`\sqrt{y^\top H^{-1} y}`.
+
+    It is at most half of the norm of the labels: beyond, no network would be told apart from any other.
+    """
+    ways = np.where(np.isfinite(ways), ways, USUAL_WAY)
+    return np.minimum((FLUCTUATION + MOVEMENT * ways) / np.sqrt(width), WEAK)
+
+
+def judge_networks(
+    predicted: Float[np.ndarray, "labels step"],
+    error: Float[np.ndarray, "labels step"],
+    trained: Float[np.ndarray, "replica labels step"],
+    labels: list[str],
+    width: int,
+    ways: Float[np.ndarray, " labels"],
+) -> Finding:
+    """Compare residual norms of networks with their prediction; one of the five words of a verdict."""
+    scale = np.maximum(predicted[:, :1], ROUNDING)
+    runs = len(trained)
+    gap = np.abs(trained.mean(axis=0) - predicted) / scale
+    scatter = trained.std(axis=0, ddof=1) / scale if runs > 1 else np.zeros_like(gap)
+    standard_error = scatter / np.sqrt(runs)
+    limit = threshold(runs, gap.size) if runs > 1 else 0.0
+    allowed = error / scale + ROUNDING + limit * standard_error
+    effect = width_effect(width, ways)[:, None]
+    place = tuple(int(i) for i in np.unravel_index(int(np.argmax(gap - allowed - effect)), gap.shape))
+    judge = f"{runs} network{'s' if runs > 1 else ''} of width {width}"
+    if np.all(gap <= allowed):
+        is_weak = bool(np.max(allowed) > WEAK)
+        outcome = "consistent" if is_weak else "agrees"
+        head = f"the kernel's prediction {'is consistent' if is_weak else 'agrees'} with {judge}"
+    elif np.all(gap <= allowed + effect):
+        outcome = "finite-d effect"
+        head = (
+            f"the kernel's prediction follows {judge} up to an effect of finite width, which stands for finite d here"
+        )
+    else:
+        outcome, head = "differs", f"the kernel's prediction differs from {judge}"
+    where = f"{labels[place[0]]} labels at step {place[1]}"
+    seen = f"the norm of y - u is {gap[place]:.2g} |y| away from the predicted one ({where})"
+    size = f"a lazy network of this width may be off by {float(effect[place[0], 0]):.2g} |y|"
+    chance = (
+        f"chance reaches {limit:.1f} standard errors, {limit * standard_error[place]:.2g} |y| there, once in "
+        f"{1 / FALSE_ALARM:.0f} comparisons of {gap.size} numbers"
+        if runs > 1
+        else "one network alone has no standard error: more `replicas` would tell chance from the rest"
+    )
+    z = float(gap[place] / standard_error[place]) if standard_error[place] > 0.0 else 0.0
+    sentence = f"{head[0].upper()}{head[1:]}: {seen}; {size}; {chance}."
+    return Finding("kernel", judge, outcome, sentence, z, where, limit)

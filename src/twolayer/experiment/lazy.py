@@ -1,0 +1,149 @@
+"""Specification files of `ntk`: a data set, the student, the training, and what is asked.
+
+[data]                      which samples, as `load_samples` names them; or X and y in [problem.inputs]
+source = "mnist"            mnist, fashion-mnist, cifar10, a file, or "sphere": random unit inputs
+n = 1000
+test = 1000                 test samples
+
+[problem.student]
+p = 4096
+activation = "relu"
+
+[problem.start]
+kind = "AntisymmetricStart"
+
+[training]
+learning_rate = 40.0        left out: that of the step size 1 / lambda_max
+layers = "First"
+
+[run]                       the fields of `NTKAsk`
+steps = 200
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twolayer.analyses import LazySpec, NTKAsk
+from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.memory import check_size
+from twolayer.data import load_samples
+from twolayer.data.arrays import BYTES_OF_A_NUMBER
+from twolayer.experiment.specs import read_tables, refuse_unknown
+from twolayer.problem import Problem, Samples
+from twolayer.specification.codec import decode
+from twolayer.specification.fields import count
+from twolayer.training import SGD
+from twolayer.training.sgd import AbstractLayers
+
+TABLES = ("title", "data", "problem", "training", "run")
+RUN_FIELDS = tuple(field.name for field in dataclasses.fields(NTKAsk))
+SPHERE = "sphere"
+# Samples that are taken of a source unless it is said, and test samples that `shares` need.
+SAMPLES, TEST_SAMPLES = 1000, 1000
+
+
+def load_data(
+    source: Any = SPHERE,
+    n: Any = None,
+    d: Any = 20,
+    classes: Any = None,
+    random_labels: Any = 0.0,
+    test: Any = None,
+    seed: int = 0,
+    data_dir: Any = None,
+    download: bool = False,
+    has_target: bool = False,
+) -> tuple[Samples, Samples | None]:
+    """Training and test samples of a source.
+
+    Parameters
+    ----------
+    source
+        As `twolayer.load_samples` takes it, or ``"sphere"``: uniform unit inputs in d dimensions, with the sign of
+        their first coordinate.
+    n, test
+        Training samples, a thousand (or all there are) when left out, and test samples, none when left out.
+    d
+        The dimension of the sphere.
+    classes, random_labels, data_dir, download
+        As in `twolayer.load_samples`.
+    seed
+        Of the sphere and of random labels.
+    has_target
+        Whether a target gives the labels, in place of random ones.
+    """
+    share = 0.0 if has_target else random_labels
+    if source == SPHERE:
+        samples = _sphere(SAMPLES if n is None else n, d, random_labels, [seed, 10])
+        return samples, None if test is None else _sphere(count("test")(test), d, 0.0, [seed, 11])
+    given: dict[str, Any] = {"classes": classes, "data_dir": data_dir, "download": download}
+    if n is None:
+        n = min(SAMPLES, load_samples(source, **given).n)
+    samples = load_samples(source, n=n, random_labels=share, seed=seed, **given)
+    if test is None:
+        return samples, None
+    held, wanted = load_samples(source, split="test", **given), count("test")(test)
+    return samples, held if held.n <= wanted else load_samples(source, split="test", n=wanted, **given)
+
+
+def _sphere(n: Any, d: Any, share: Any, seed: list[int]) -> Samples:
+    n, d = count("n")(n), count("d")(d)
+    check_size("n" if n >= d else "d", max(n, d), lambda size: BYTES_OF_A_NUMBER * size * min(n, d), "the inputs")
+    X = np.random.default_rng(seed).standard_normal((n, d))
+    return load_samples((X, np.where(X[:, 0] >= 0.0, 1.0, -1.0)), random_labels=share, seed=seed[0])
+
+
+def read_lazy_spec(path: str | Path, overrides: Sequence[str] = ()) -> LazySpec:
+    """Read a specification of lazy training from a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file, with the tables ``[data]`` (or ``[problem.inputs]``), ``[problem]``, ``[training]`` and ``[run]``.
+    overrides
+        Changes to the file such as ``"problem.student.p=1024"``; a key that is not there is made.
+    """
+    data = read_tables(path, overrides)
+    refuse_unknown(data, TABLES, "The specification has no table or key")
+    if "problem" not in data:
+        raise InvalidInput("The specification needs the table `[problem]`.")
+    tables = {name: dict(_table(data, name)) for name in ("data", "problem", "training", "run")}
+    asked, problem = tables["run"], tables["problem"]
+    refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
+    if "data" in data:
+        problem, asked = _with_samples(tables["data"], problem, asked)
+    problem.setdefault("target", "Labels")
+    return LazySpec(decode(problem, Problem, "problem"), _training(tables["training"]), decode(asked, NTKAsk, "run"))
+
+
+def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
+    table = data.get(name, {})
+    if not isinstance(table, dict):
+        raise InvalidInput(f"`{name}`: must be a table, but is {shown(table)}.")
+    return table
+
+
+def _with_samples(
+    source: dict[str, Any], problem: dict[str, Any], asked: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Put the samples of the table [data] where objects hold them."""
+    fields = ("source", "n", "d", "classes", "random_labels", "test", "data_dir", "download")
+    refuse_unknown(source, fields, "`data`: there is no field")
+    if "inputs" in problem:
+        raise InvalidInput("The samples are given by `[data]` and by `[problem.inputs]`: use one of them.")
+    if len(asked.get("shares", ())) and "test" not in source and "test" not in asked:
+        source = source | {"test": TEST_SAMPLES}
+    samples, test = load_data(**source, seed=count("seed", low=0)(asked.get("seed", 0)), has_target="target" in asked)
+    return problem | {"inputs": samples}, asked if test is None else asked | {"test": test}
+
+
+def _training(table: dict[str, Any]) -> SGD | AbstractLayers:
+    """The training; without a learning rate, the layers that are trained."""
+    if "learning_rate" in table:
+        return decode(table, SGD, "training")
+    refuse_unknown(table, ("kind", "layers"), "`training`: without a `learning_rate` there is no field")
+    return decode(table.get("layers", "First"), AbstractLayers, "training.layers")
