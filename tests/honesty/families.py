@@ -263,3 +263,23 @@ def draw(seed: int, functions: int, states: int) -> list[Group]:
             pair = draw_pair(rng, family)
             groups.append(Group(pair, [draw_state(rng, pair) for _ in range(states)]))
     return groups
+
+
+def quoted() -> dict[str, tuple[Group, dict[str, list[float]]]]:
+    """Cases in which nets and product rules once reported far too small errors, with moments known to some digits."""
+    absolute, cosine = kinked_targets(0.0, 1.0)[1], smooth_targets(0.0, 1.0)[2]
+    step, hat = Side("step(z1 + 1.0)", lambda z: (z > -1.0) * 1.0, places=(-1.0,)), kinked_targets(0.0, 1.0)[3]
+    apart, small = State(1.0, 0.0, 0.0), State(1.0, 0.0, 0.05)
+    long = [State(length**2, length, 0.9) for length in (10.0, 12.0, 20.0)]
+
+    def group(student: Side, target: Side, states: list[State], noise: float = 0.0) -> Group:
+        return Group(Pair("quoted", student, target, "plain", noise), states)
+
+    return {
+        "a jump": (group(ERF, step, [apart]), {"excess_risk": [0.4206724]}),
+        "kinks that coincide": (group(hard(-1.0, 1.0), hat, [State(1.0, 1.0, 0.5)]), {}),
+        "he8": (group(hermite(8), absolute, [small]), {"excess_risk": [50.9], "phi_hd": [2.3e13]}),
+        "exp(2x)": (group(exponential(2.0), absolute, [small]), {"phi_hd": [7.9e11]}),
+        "exp(x)": (group(exponential(1.0), absolute, [small], 0.2), {"phi_hd": [9.14]}),
+        "a bump": (group(bump(0.0, 1.0), cosine, long), {"phi_hd": [0.0131, 0.0115, 0.0074]}),
+    }

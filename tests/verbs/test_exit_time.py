@@ -17,7 +17,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.description import Plan, Record, first_crossings
 from twolayer.theory.formulas import phase_retrieval as theory
 
-verb = importlib.import_module("twolayer.analyses.exit_time")
+verb = importlib.import_module("twolayer.analyses.escape.exit_time")
 
 
 def setting(p: int, d: int, noise: float, rate: float | None = None) -> tuple[tl.Problem, tl.SGD]:
@@ -86,8 +86,8 @@ def test_two_neurons_are_measured_where_the_noisy_ode_says():
 def test_going_on_in_stages_changes_no_law(one_neuron, check_same_law, monkeypatch):
     measure = verb._measure
 
-    def in_twelve_stages(problem, training, description, drawn, usual, longest, tell):
-        return measure(problem, training, description, drawn, longest / 12, longest, tell)
+    def in_twelve_stages(problem, training, description, drawn, usual, longest, tell, checkpoint):
+        return measure(problem, training, description, drawn, longest / 12, longest, tell, checkpoint)
 
     monkeypatch.setattr(verb, "_measure", in_twelve_stages)
     monkeypatch.setattr(verb, "OverlapSGD", tl.DirectSGD)  # only a description that cannot end its runs goes in stages
@@ -410,17 +410,18 @@ def random_setting(rng: np.random.Generator, widths: list[int], most: float) -> 
     return {"p": p, "d": max(d, int(10 / level)), "noise": noise, "rate": gamma, "threshold": level}
 
 
-def check_model_error(asked: dict, replicas: int, starts: int) -> None:
-    """The measured mean is within the errors that are given, and four standard errors."""
+def check_model_error(asked: dict, replicas: int, starts: int) -> bool:
+    """The measured mean is within the errors that are given, and four standard errors; False where there is no mean."""
     threshold = asked.pop("threshold")
     result = tl.exit_time(*setting(**asked), threshold=threshold, replicas=replicas, starts=starts, seed=5)
     if not np.isfinite(result.ode_at_finite_d.value) or result.measured.is_censored:
-        return
+        return False
     for name in ("ode_at_finite_d", "ode_with_noise"):
         estimate = result.estimates[name]
         bar = estimate.error + result.model_errors[name]
         distance = abs(result.measured.mean - estimate.value)
         assert distance < bar + 4 * result.measured.standard_error, (name, asked, threshold, distance, bar)
+    return True
 
 
 def test_the_error_of_the_model_covers_the_measured_mean():
@@ -433,8 +434,7 @@ def test_the_error_of_the_model_covers_the_measured_mean():
     assert data["model_errors"]["ode_at_finite_d"] == result.model_errors["ode_at_finite_d"]
     assert f"{result.model_errors['ode_at_finite_d']:.1e}" in str(result) and "Model:" in str(result)
     rng = np.random.default_rng(15)
-    for _ in range(4):
-        check_model_error(random_setting(rng, [1], 0.8), 1024, 64)
+    assert sum(check_model_error(random_setting(rng, [1], 0.8), 1024, 64) for _ in range(4)) >= 3
 
 
 def test_the_error_of_the_model_falls_with_d():
@@ -448,9 +448,11 @@ def test_the_error_of_the_model_falls_with_d():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_error_of_the_model_covers_the_measured_mean_at_random_settings(seed):
+    """Three of four settings at least have a mean to compare with: every run exits, and so does the ODE."""
     rng = np.random.default_rng(100 + seed)
-    for _ in range(4):
-        check_model_error(random_setting(rng, [1 + seed % 4], 0.7), 4096, 128)
+    compared = [check_model_error(random_setting(rng, [1 + seed % 4], 0.7), 4096, 128) for _ in range(4)]
+    print(f"seed {seed}: {sum(compared)} of 4 settings compared")
+    assert sum(compared) >= 3
 
 
 def test_it_is_public():
