@@ -1,8 +1,8 @@
 """Random jumps and kinks on oblique surfaces of two target fields, which nets meet without knowing where they are.
 
-A target is :math:`f(z) = h(t) + \\kappa s` with :math:`t` and :math:`s` two orthogonal directions of its fields, so that
-steps, absolute values and maxima of any linear forms are among them. Given t and the student's field, s is normal with
-known mean and variance: every moment is an average over two fields, computed as in `families`.
+A target is h(t) + kappa s with t and s two orthogonal directions of its fields, so that steps, absolute values and
+maxima of linear forms are among them. Given t and the student's field, s is normal with known mean and variance: every
+moment is an average over two fields, computed as in `families`.
 """
 
 from dataclasses import dataclass
