@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+import twolayer as tl
 from twolayer.core.errors import NotApplicable
 from twolayer.expectation import Auto, estimate
 
+from .families import ERF, Side
 from .oblique import Oblique, ObliqueState, draw_oblique, draw_state, reference
 
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
@@ -35,13 +37,28 @@ def check(case: Oblique, states: list[ObliqueState]) -> tuple[list[str], int]:
 
 
 def test_a_jump_that_hardly_any_point_passes():
-    """Beyond 4.3 deviations there may be no point in any of the nets, and their scatter is zero."""
-    rng = np.random.default_rng(0)
-    case = next(case for case in iter(lambda: draw_oblique(rng), None) if case.formula.startswith("step"))
-    size = case.along[0] ** 2 + case.along[1] ** 2
-    assert size == pytest.approx(1.0)
-    wrong, answered = check(case, [draw_state(rng) for _ in range(4)])
-    assert not wrong and answered == 4
+    """Beyond 4.6 deviations there is no point in any of the nets, and without a bound on that their scatter is zero."""
+    size, place = float(np.hypot(1.0, 0.5)), -4.6
+    height = Side("", lambda t: (t > place) * 1.0, places=(place,))
+    case = Oblique(ERF, f"step(z1 + 0.5*z2 + {-place * size})", height, 0.0, (1.0 / size, 0.5 / size))
+    rng = np.random.default_rng(3)
+    states = [ObliqueState((0.0, 0.0), 1.0, 0.0), *(draw_state(rng) for _ in range(3))]
+    wrong, answered = check(case, states)
+    assert not wrong, "\n".join(wrong)
+    assert answered == 4
+
+
+def test_which_formulas_jump():
+    for formula, is_continuous in (
+        ("step(z1 + z2)", False),
+        ("max(z1, z2)", True),
+        ("z1*sign(z2)", False),
+        ("z1*z2", True),
+    ):
+        assert tl.MultiIndex(formula, k=2).is_continuous == is_continuous
+    assert tl.Committee(2, "relu").is_continuous and not tl.SingleIndex("step(z)").is_continuous
+    # Of a function nothing is known but what is said.
+    assert not tl.MultiIndex(lambda z: z[0], k=2, smooth=False).is_continuous
 
 
 @pytest.mark.slow
