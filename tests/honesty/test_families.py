@@ -95,18 +95,18 @@ def test_no_engine_reports_less_than_its_true_error(group):
 @pytest.mark.parametrize("engine", [None, pytest.param("Cloud", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", quoted())
 def test_cases_that_deceived_rules(case, engine):
-    """The reference has the digits that were known, and the default engines have six of them."""
+    """The reference has the two or more digits that were known, and the default engines have six of them."""
     group, known = quoted()[case]
     for moment, values in known.items():
         found = [reference(group.pair, state).values[moment].item() for state in group.states]
-        assert found == pytest.approx(values, rel=0.01)
+        assert found == pytest.approx(values, rel=0.02)
     wrong, _ = check(group, (engine,) if engine else ())
     assert not wrong, "\n".join(wrong)
     chosen = Auto().choose(group.pair.problem(), MOMENTS)
     for state in group.states:
         result = estimate(chosen, group.pair.problem(), state.overlaps("plain"), MOMENTS)
         for moment in MOMENTS:
-            assert np.max(result.error[moment]) <= 1e-6 * np.max(np.abs(result.value[moment])), moment
+            assert np.max(result.error[moment]) <= 1e-6 * np.max(np.abs(result.value[moment])) + NEGLIGIBLE, moment
 
 
 @pytest.mark.slow

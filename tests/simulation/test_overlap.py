@@ -550,7 +550,7 @@ def test_the_setting_keeps_the_dimensions_outside_every_span():
 
 
 def test_a_long_compilation_is_told_first():
-    """Eight units with momentum take most of a minute; nothing is compiled here, since that waits for the first step."""
+    """Eight units with momentum take most of a minute; here nothing is compiled, which waits for the first step."""
 
     def kernel(p, momentum):
         problem, training = as_data((erf_committee(p), tl.SGD(0.1, momentum=momentum)))
