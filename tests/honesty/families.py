@@ -9,7 +9,7 @@ the student's. Cases of one function share its compiled programs.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,8 +87,15 @@ def panels(breaks: np.ndarray, reach: float, longest: float, nodes: int) -> tupl
     return points, weights
 
 
-def reference(pair: Pair, state: State, nodes: int = 16) -> dict[str, np.ndarray]:
-    """The moments of one unit: excess risk, chi, v along the student's and the target's field, phi_hd."""
+class Truth(NamedTuple):
+    """The moments of one unit, and as their sizes the averages of the modulus of what they average."""
+
+    values: dict[str, np.ndarray]
+    sizes: dict[str, np.ndarray]
+
+
+def reference(pair: Pair, state: State, nodes: int = 16) -> Truth:
+    """Excess risk, chi, v along the student's and the target's field, phi_hd."""
     student, target, rest, pull = pair.student, pair.target, state.rest, state.M
     length = state.Q**0.5
     reach = 10.0 + 4.0 * (student.growth * length + target.growth) + (2.0 if student.degree > 4 else 0.0)
@@ -98,7 +105,7 @@ def reference(pair: Pair, state: State, nodes: int = 16) -> dict[str, np.ndarray
     outer_wave = target.wave + student.wave * abs(pull)
     breaks = np.concatenate([met, target.places])[None, :]
     g, outer = (x[0] for x in panels(breaks, reach, min(0.5, 2.0 / max(outer_wave, 1e-9)), nodes))
-    totals = np.zeros(5)
+    totals, sizes = np.zeros(5), np.zeros(5)
     for part in np.array_split(np.arange(len(g)), max(1, len(g) // 400)):
         if rest:
             longest = min(0.5, 2.0 / max(student.wave * rest, 1e-9))
@@ -110,8 +117,15 @@ def reference(pair: Pair, state: State, nodes: int = 16) -> dict[str, np.ndarray
         sigma, slope = student.value(lam), student.slope(lam)  # type: ignore[misc]
         eps = target.value(g[part])[:, None] - state.a * sigma
         products = (0.5 * eps**2, sigma * eps, slope * lam * eps, slope * g[part, None] * eps)
-        totals += [np.sum(w * each) for each in (*products, slope**2 * (eps**2 + pair.noise))]
-    risk, chi, along, across, phi = totals
+        averaged = (*products, slope**2 * (eps**2 + pair.noise))
+        totals += [np.sum(w * product) for product in averaged]
+        sizes += [np.sum(w * np.abs(product)) for product in averaged]
+    return Truth(_moments(pair, totals), _moments(pair, sizes))
+
+
+def _moments(pair: Pair, averages: np.ndarray) -> dict[str, np.ndarray]:
+    """The averages over one unit and one target field, in the shapes of the problem's moments."""
+    risk, chi, along, across, phi = averages
     v = {"plain": [along, across], "twin": [along, along, across], "oblique": [along, 0.6 * across, 0.8 * across]}
     p = 2 if pair.shape == "twin" else 1
     return {
@@ -249,3 +263,23 @@ def draw(seed: int, functions: int, states: int) -> list[Group]:
             pair = draw_pair(rng, family)
             groups.append(Group(pair, [draw_state(rng, pair) for _ in range(states)]))
     return groups
+
+
+def quoted() -> dict[str, tuple[Group, dict[str, list[float]]]]:
+    """Cases in which nets and product rules once reported far too small errors, with moments known to some digits."""
+    absolute, cosine = kinked_targets(0.0, 1.0)[1], smooth_targets(0.0, 1.0)[2]
+    step, hat = Side("step(z1 + 1.0)", lambda z: (z > -1.0) * 1.0, places=(-1.0,)), kinked_targets(0.0, 1.0)[3]
+    apart, small = State(1.0, 0.0, 0.0), State(1.0, 0.0, 0.05)
+    long = [State(length**2, length, 0.9) for length in (10.0, 12.0, 20.0)]
+
+    def group(student: Side, target: Side, states: list[State], noise: float = 0.0) -> Group:
+        return Group(Pair("quoted", student, target, "plain", noise), states)
+
+    return {
+        "a jump": (group(ERF, step, [apart]), {"excess_risk": [0.4206724]}),
+        "kinks that coincide": (group(hard(-1.0, 1.0), hat, [State(1.0, 1.0, 0.5)]), {}),
+        "he8": (group(hermite(8), absolute, [small]), {"excess_risk": [50.9], "phi_hd": [2.3e13]}),
+        "exp(2x)": (group(exponential(2.0), absolute, [small]), {"phi_hd": [7.9e11]}),
+        "exp(x)": (group(exponential(1.0), absolute, [small], 0.2), {"phi_hd": [9.14]}),
+        "a bump": (group(bump(0.0, 1.0), cosine, long), {"phi_hd": [0.0131, 0.0115, 0.0074]}),
+    }

@@ -8,7 +8,7 @@ import pytest
 from twolayer.core.errors import NotApplicable
 from twolayer.expectation import ENGINES, Auto, estimate
 
-from .families import FAMILIES, MOMENTS, Group, Pair, draw, is_extreme, reference
+from .families import FAMILIES, MOMENTS, Group, Pair, draw, is_extreme, quoted, reference
 
 SEED = 15
 # One function of each family by default; with the slow tests 2,000 cases.
@@ -17,6 +17,8 @@ QUICK, ALL = draw(SEED, 1, 6), draw(SEED + 1, 10, 50)
 ALSO = {"jumps": "Cloud", "growth": "Cloud", "bumps": "Quadrature", "narrow targets": "Quadrature"}
 # What the references may be off by, in units of the largest entry: rounding in sums of some 10^5 numbers.
 ROUNDING = 1e-13
+# Moments below this size are zero to whoever asks for them, and so are their errors.
+NEGLIGIBLE = 1e-10
 
 
 def served(pair: Pair, engine: str | None) -> tuple[str, ...]:
@@ -32,36 +34,40 @@ def served(pair: Pair, engine: str | None) -> tuple[str, ...]:
     return tuple(moments)
 
 
-def check(group: Group, engines: tuple[str, ...]) -> tuple[list[str], int]:
-    """The default engines and these at every state: what is wrong, and how many states the default engines refuse."""
+def check(group: Group, engines: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """The default engines and these at every state: what is wrong, and what the default engines refuse.
+
+    A moment is refused where no engine serves it or its error is not finite, and where the error says nothing: it
+    exceeds the average modulus of what is averaged. States where refusing is in order do not count.
+    """
     pair, problem = group.pair, group.pair.problem()
     truths = [reference(pair, state) for state in group.states]
     for state, truth in zip(group.states[:2], truths, strict=False):
-        coarser = reference(pair, state, 12)
-        for moment in MOMENTS:
-            assert np.max(np.abs(truth[moment] - coarser[moment])) <= 1e-9 * np.max(np.abs(truth[moment])) + 1e-12
-    wrong, refused = [], 0
-    for engine in (None, *engines):
+        coarser = reference(pair, state, 12).values
+        for moment, value in truth.values.items():
+            assert np.max(np.abs(value - coarser[moment])) <= 1e-9 * np.max(np.abs(value)) + 1e-12
+    wrong, refused = [], []
+    for engine in (None, *(engine for engine in engines if engine not in default_engines(pair))):
         wanted = served(pair, engine)
         if engine is None and wanted != MOMENTS:
-            refused = sum(not is_extreme(pair, state) for state in group.states)
+            refused += [f"{state}: not served" for state in group.states if not is_extreme(pair, state)]
         if not wanted:
             continue
-        if engine is not None and engine in default_engines(pair):
-            continue  # the default has shown it
         chosen = Auto(engines=engine and (engine,)).choose(problem, wanted)
         for state, truth in zip(group.states, truths, strict=True):
             result = estimate(chosen, problem, state.overlaps(pair.shape), wanted)
-            is_finite = True
+            useless = []
             for moment in wanted:
                 value, error = (np.asarray(part[moment]) for part in (result.value, result.error))
-                is_finite = is_finite and bool(np.all(np.isfinite(error)))
+                if not np.max(error) <= max(np.max(truth.sizes[moment]), NEGLIGIBLE):
+                    useless.append(f"{moment} +- {np.max(error):.2g} of {np.max(truth.sizes[moment]):.2g}")
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)
-                    true = np.where(np.isinf(error), 0.0, np.abs(value - truth[moment]))
-                if not np.all(true <= error + ROUNDING * np.max(np.abs(truth[moment]))):
+                    true = np.where(np.isinf(error), 0.0, np.abs(value - truth.values[moment]))
+                if not np.all(true <= error + ROUNDING * np.max(np.abs(truth.values[moment]))):
                     wrong.append(f"{engine or 'default'}, {moment} at {state}: reports {error}, true {true}")
-            refused += engine is None and not is_finite and not is_extreme(pair, state)
+            if engine is None and useless and wanted == MOMENTS and not is_extreme(pair, state):
+                refused.append(f"{state}: {', '.join(useless)}")
     return wrong, refused
 
 
@@ -83,15 +89,40 @@ def name(group: Group) -> str:
 def test_no_engine_reports_less_than_its_true_error(group):
     wrong, refused = check(group, (ALSO[group.pair.family],))
     assert not wrong, "\n".join([name(group), *wrong])
-    assert refused == 0
+    assert not refused, "\n".join([name(group), *refused])
+
+
+@pytest.mark.parametrize("engine", [None, pytest.param("Cloud", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", quoted())
+def test_cases_that_deceived_rules(case, engine):
+    """The reference has the two or more digits that were known, and the default engines have six of them."""
+    group, known = quoted()[case]
+    for moment, values in known.items():
+        found = [reference(group.pair, state).values[moment].item() for state in group.states]
+        assert found == pytest.approx(values, rel=0.02)
+    wrong, _ = check(group, (engine,) if engine else ())
+    assert not wrong, "\n".join(wrong)
+    chosen = Auto().choose(group.pair.problem(), MOMENTS)
+    for state in group.states:
+        result = estimate(chosen, group.pair.problem(), state.overlaps("plain"), MOMENTS)
+        for moment in MOMENTS:
+            assert np.max(result.error[moment]) <= 1e-6 * np.max(np.abs(result.value[moment])) + NEGLIGIBLE, moment
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("group", ALL, ids=[f"{group.pair.family} {i % 10}" for i, group in enumerate(ALL)])
-def test_no_engine_reports_less_than_its_true_error_in_2000_cases(group):
-    wrong, refused = check(group, tuple(ENGINES))
-    assert not wrong, "\n".join([name(group), *wrong])
-    assert refused <= 0.05 * len(group.states), f"{refused} of {len(group.states)} refused: {name(group)}"
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_engine_reports_less_than_its_true_error_in_2000_cases(family):
+    """Five hundred cases of each family: none is wrong, and less than 5% are refused."""
+    wrong, refused, number = [], [], 0
+    for group in ALL:
+        if group.pair.family == family:
+            new_wrong, new_refused = check(group, tuple(ENGINES))
+            wrong += [f"{name(group)}: {line}" for line in new_wrong]
+            refused += [f"{name(group)}: {line}" for line in new_refused]
+            number += sum(not is_extreme(group.pair, state) for state in group.states)
+    print(f"{family}: {number} cases that are not extreme, {len(refused)} refused", *refused, sep="\n")
+    assert not wrong, "\n".join(wrong)
+    assert len(refused) < 0.05 * number, "\n".join(refused)
 
 
 def test_the_families_cover_what_they_promise():

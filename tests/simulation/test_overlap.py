@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 
 import equinox as eqx
 import jax
@@ -15,6 +16,7 @@ from scipy.special import erf
 import twolayer as tl
 from tests.systems import erf_committee, phase_retrieval, time_to_overlap
 from twolayer.compiler import draws
+from twolayer.compiler.loops import native
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.core import pace
 from twolayer.description import Watch
@@ -548,3 +550,18 @@ def test_the_setting_keeps_the_dimensions_outside_every_span():
         made = overlap.make_setting(problem, as_data(tl.SGD(1.0, batch_size=8)))
         assert made.outside == outside
         assert made.degrees.tolist() == [rest - j for j in range(min(3, rest))]
+
+
+def test_a_long_compilation_is_told_first():
+    """Eight units with momentum take most of a minute; here nothing is compiled, which waits for the first step."""
+
+    def kernel(p, momentum):
+        problem, training = as_data((erf_committee(p), tl.SGD(0.1, momentum=momentum)))
+        program = drivers.written_out(overlap.make_setting(problem, training), Watch(False, False))
+        return native(program, 64)
+
+    with pytest.warns(tl.Caution, match="compiled to native code first, which takes about [4-6]0 seconds"):
+        kernel(8, 0.3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel(2, 0.0)

@@ -498,17 +498,18 @@ def random_setting(rng: np.random.Generator, widths: list[int], most: float) -> 
     return {"p": p, "d": max(d, int(10 / level)), "noise": noise, "rate": gamma, "threshold": level}
 
 
-def check_model_error(asked: dict, replicas: int, starts: int) -> None:
-    """The measured mean is within the errors that are given, and four standard errors."""
+def check_model_error(asked: dict, replicas: int, starts: int) -> bool:
+    """The measured mean is within the errors that are given, and four standard errors; False where there is no mean."""
     threshold = asked.pop("threshold")
     result = tl.exit_time(*setting(**asked), threshold=threshold, replicas=replicas, starts=starts, seed=5)
     if not np.isfinite(predicted(result, "ode_at_finite_d")) or result.censored.any():
-        return
+        return False
     for name in ("ode_at_finite_d", "ode_with_noise"):
         bar = error_of(result, name) + model_error(result, name)
         distance = abs(float(result.measured_mean) - predicted(result, name))
         assert distance < bar + 4 * float(result.measured_mean_error), (name, asked, threshold, distance, bar)
     assert result.attrs["outcome"] in ("agrees", "consistent", "finite-d effect")
+    return True
 
 
 def test_the_error_of_the_model_covers_the_measured_mean():
@@ -521,8 +522,7 @@ def test_the_error_of_the_model_covers_the_measured_mean():
     assert plain(result)["model_errors"]["ode_at_finite_d"] == left_out
     assert f"{left_out:.1e}" in tl.summary(result) and "Model:" in tl.summary(result)
     rng = np.random.default_rng(15)
-    for _ in range(4):
-        check_model_error(random_setting(rng, [1], 0.8), 1024, 64)
+    assert sum(check_model_error(random_setting(rng, [1], 0.8), 1024, 64) for _ in range(4)) >= 3
 
 
 def test_the_error_of_the_model_falls_with_d():
@@ -536,9 +536,11 @@ def test_the_error_of_the_model_falls_with_d():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_the_error_of_the_model_covers_the_measured_mean_at_random_settings(seed):
+    """Three of four settings at least have a mean to compare with: every run exits, and so does the ODE."""
     rng = np.random.default_rng(100 + seed)
-    for _ in range(4):
-        check_model_error(random_setting(rng, [1 + seed % 4], 0.7), 4096, 128)
+    compared = [check_model_error(random_setting(rng, [1 + seed % 4], 0.7), 4096, 128) for _ in range(4)]
+    print(f"seed {seed}: {sum(compared)} of 4 settings compared")
+    assert sum(compared) >= 3
 
 
 def test_it_is_public():

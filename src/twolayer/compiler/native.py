@@ -6,6 +6,7 @@ coefficients of the Cephes library, and are accurate to a few units in the last 
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.compiler.scalar import Node, Program, Unsupported
+from twolayer.core.errors import Caution
 
 _BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
            "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -155,6 +157,8 @@ class Kernel(NamedTuple):
 # Replicas in one block, which fill the vector registers twice; and steps whose numbers are drawn at once.
 WIDTH = 32
 AHEAD = 32
+# Seconds of compilation that are told first.
+LONG = 10.0
 
 
 def text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
@@ -232,6 +236,11 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
     return "\n".join(lines) + "\n"
 
 
+def seconds_to_compile(code: str) -> float:
+    """About how long a kernel takes to compile on one core: as the square of its length."""
+    return 10.0 * (code.count("\n") / 2000.0) ** 2
+
+
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
     """Compile the kernel for ``replicas`` replicas; it advances the state in place and releases the GIL."""
     width = 1 if replicas < 8 else WIDTH
@@ -243,6 +252,14 @@ def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..
     """Compile the source of a function that this package has written, once; the function releases the GIL."""
     from numba import njit
 
+    seconds = seconds_to_compile(code)
+    if seconds > LONG:
+        warnings.warn(
+            f"Caution: A step of {code.count(chr(10))} operations is compiled to native code first, which takes about "
+            f"{round(seconds, -1):.0f} seconds.",
+            Caution,
+            stacklevel=2,
+        )
     space = {"np": np, "math": math, **functions()}
     exec(compile(code, "<kernel>", "exec"), space)  # the source is generated here, never by a user
     return njit(error_model="numpy", fastmath=set(fastmath), nogil=True)(space[name])

@@ -1,11 +1,12 @@
 r"""Bound what a rule may have missed, by comparing its averages over single fields with accurate ones.
 
-The nodes of a rule are fixed in units of the standard deviation of a field, and all of its orders miss a feature that
-is narrower than their spacing, or an average that comes from larger fields, in the same way. For functions of one field
-accurate averages are cheap: a rule along the field that breaks at the features of the function and reaches as far as
-its growth demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a
-target of one field) is used as the relative error of moments with two factors, that of the fourth powers for moments
-with four, since they are as narrow and as far out as any product of as many factors. By Hölder's inequality,
+The nodes of a rule are fixed in units of the deviation of a field, and all of its orders miss a feature that is
+narrower than their spacing, or an average that is made further out, in the same way. For functions of one field the
+truth is cheap: a rule along the field that breaks at the features of the function and reaches as far as its growth
+demands. The largest relative error of the averages of :math:`\sigma_j^2, \sigma_j'^2` (and :math:`f^2` for a target of
+one field) is taken for the relative error of moments with two factors, that of the fourth powers for moments with four,
+since they are as narrow and as far out as any product of so many factors; a wave that is not resolved counts whole.
+In numbers, by Hölder's inequality,
 
 .. math:: |E[\sigma'_j \sigma'_l \mathcal E^2]| \le \|\sigma'_j\|_4 \|\sigma'_l\|_4 \|\mathcal E\|_4^2, \qquad
           \|\mathcal E\|_4 \le \|f\|_4 + \textstyle\sum_j |c_j| \|\sigma_j\|_4
@@ -24,9 +25,12 @@ from twolayer.expectation.rules import legendre_rule, line_rule
 from twolayer.expectation.tails import beyond, reach
 from twolayer.problem import Overlaps, Problem
 
-# Panels of equal length along a field, nodes on each panel, and nodes of the coarser rule that gives the error.
-EVEN, NODES, COARSER = 16, 24, 17
-# Averages of powers below this size count as zero.
+# Panels of equal length along a field, also for functions with features without end; nodes on each, and in the coarser
+# rule that judges them.
+EVEN, MANY, NODES, COARSER = 16, 256, 24, 17
+# A wave whose square a rule misses by more than this is not resolved, and what the rule says of it is chance.
+UNRESOLVED = 1e-2
+# Averages of powers below this size are zero.
 TINY = 1e-290
 
 
@@ -50,7 +54,8 @@ def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[A
 def _exactly(function: Callable[[Array], Array], breaks: Breaks, length: Array, edge: Array) -> tuple[Array, Array]:
     """Return accurate averages of square and fourth power at a field of given length, and their error."""
     places = jnp.asarray([*breaks.kinks, *breaks.ends]) / jnp.maximum(length, 1e-150)
-    places = jnp.concatenate([places, edge * jnp.linspace(-1.0, 1.0, EVEN + 1)[1:-1]])
+    panels = EVEN if breaks.is_settled else MANY
+    places = jnp.concatenate([places, edge * jnp.linspace(-1.0, 1.0, panels + 1)[1:-1]])
 
     def by(nodes: int) -> Array:
         x, w = line_rule(places, legendre_rule(nodes), edge)
@@ -77,7 +82,10 @@ def _check(
     function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
 ) -> _Checked:
     exact, unsure = jax.vmap(lambda length: _exactly(function, breaks, length, edge), out_axes=1)(lengths)
-    return _Checked(exact[1] ** 0.25, _relative(_averages(function, nodes, weights), exact, unsure))
+    missed = _relative(_averages(function, nodes, weights), exact, unsure)
+    if not breaks.is_settled:
+        missed = jnp.where(missed > UNRESOLVED, jnp.maximum(missed, 1.0), missed)
+    return _Checked(exact[1] ** 0.25, missed)
 
 
 def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, weights: Array) -> _Checked:
@@ -127,9 +135,13 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
     if "covariance" in wanted:
         size = jnp.sqrt(jnp.abs(jnp.diagonal(values["covariance"])))
         bounds["covariance"] = size[:, None] * size[None, :]
-    squares, powers = jnp.max(jnp.stack([value.missed, slope.missed, target.missed]), axis=0)
+    squares, powers = jnp.max(jnp.stack([value.missed, slope.missed]), axis=0)
+    squares = jnp.maximum(squares, target.missed[0])
     outside = beyond(problem, overlaps, wanted, edge)
+    # The target is met twice at most, and four times in the covariance.
     missed = {name: squares if name in ("excess_risk", "chi", "v") else squares + powers for name in wanted}
+    if "covariance" in wanted:
+        missed["covariance"] = squares + jnp.maximum(powers, target.missed[1])
     return {name: jnp.nan_to_num(missed[name] * bounds[name] + outside[name], nan=jnp.inf) for name in wanted}
 
 

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.doubt import doubts, marginals_of
 from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.moments import from_cloud
 from twolayer.expectation.rules import Rule, legendre_rule, line_rule
@@ -34,9 +35,9 @@ from twolayer.problem import Custom, Overlaps, Problem
 NODES = (24, 17, 12)
 # Growth up to polynomials of this degree does not count as fast.
 LOW_DEGREE = 4
-# Panels of equal length along the target's field and along the remaining part of the student's, and for functions with
-# features on the whole line.
-OUTER, INNER, MANY = 6, 4, 16
+# Panels of equal length along the target's field and along the rest of the student's, and for functions with features
+# without end.
+OUTER, INNER, MANY = 6, 4, 24
 
 
 class Panels(AbstractEngine):
@@ -45,7 +46,7 @@ class Panels(AbstractEngine):
     panel: Rule
     student: Breaks = eqx.field(static=True)
     target: Breaks = eqx.field(static=True)
-    # 1.0 adds the bound on the contribution beyond the reach of the rule, 0.0 does not.
+    # One adds the bound on what is beyond the reach of the rule or not resolved by it, zero does not.
     bound: Any = 0.0
 
     floor: ClassVar[float] = ROUNDING
@@ -86,7 +87,10 @@ class Panels(AbstractEngine):
         edge = reach(problem, overlaps, wanted)
         fields, weights = self._points(overlaps, edge)
         values = from_cloud(problem, overlaps.a, fields, weights, wanted)
-        missed = beyond(problem, overlaps, wanted, edge)
+        if self._is_settled:
+            missed = beyond(problem, overlaps, wanted, edge)
+        else:  # waves become shorter than the panels once a row is long
+            missed = doubts(problem, overlaps, values, marginals_of(fields, weights, problem.p))
         return {name: value + jnp.where(self.bound > 0.0, missed[name], 0.0) for name, value in values.items()}
 
     def _points(self, overlaps: Overlaps, edge: Array) -> tuple[Float[Array, "points 2"], Float[Array, " points"]]:
@@ -113,8 +117,12 @@ class Panels(AbstractEngine):
         weights = outer_weights[:, None] * inner_weights
         return jnp.stack([lam.ravel(), lam_star.ravel()], axis=1), weights.ravel()
 
+    @property
+    def _is_settled(self) -> bool:
+        return self.student.is_settled and self.target.is_settled
+
     def _even(self, panels: int, edge: Array) -> Float[Array, " breaks"]:
-        number = panels if self.student.is_settled and self.target.is_settled else MANY
+        number = panels if self._is_settled else MANY
         return edge * jnp.linspace(-1.0, 1.0, number + 1)[1:-1]
 
     @property

@@ -13,7 +13,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import SAFETY, AbstractEngine, Suits, with_doubts
 from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.probe import WIDE, needs_probe, probed
-from twolayer.expectation.tails import beyond, tail_share
+from twolayer.expectation.tails import beyond, tail_share, unseen
 from twolayer.problem import Overlaps, Problem
 
 SCRAMBLINGS = 8
@@ -28,7 +28,9 @@ FURTHEST = 3.3
 # Two-sided quantile of Student's t with 7 degrees of freedom at one in 10^4: the mean of eight clouds is further
 # from the truth than this many standard errors about once in ten thousand numbers.
 T_QUANTILE = 7.885
-# Independent points have heavier tails than nets, so that more clouds are needed to estimate their scatter.
+# With a probability of one in 10^4 no point of all clouds meets a region of this one.
+UNSEEN = float(np.log(1e4)) / (SCRAMBLINGS * 2**LOG2_POINTS)
+# Independent points have heavier tails than nets: more clouds, so that their scatter is better known.
 CLOUDS = 32
 
 
@@ -73,16 +75,19 @@ class AbstractCloud(AbstractEngine):
     """Base class: several fixed clouds of points, so that the moments are a fixed function of the overlaps.
 
     The clouds are the variants: the value is their mean, the error their standard error times a quantile of Student's
-    t distribution. Where averages may come from places with few points, a probe of these places is one more variant
-    (`probe.probed`), and a bound on the contribution beyond its reach is another.
+    t distribution. Where averages may be made in places that few points reach, a probe of these places is one more
+    variant (`probe.probed`), and a bound on what is beyond its reach another. A target that jumps at unknown places may
+    do so where no point is, and no cloud differs from the others then: a bound on that is counted as well.
     """
 
-    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
-    is_kinked: bool = eqx.field(static=True)
-    # Whether averages may come from places with few points, because of growth or narrow features.
-    is_doubted: bool = eqx.field(static=True, default=False)
-    # The kind of variant: "cloud", "probe" (the same averages from points where features are) or "tail".
-    role: str = eqx.field(static=True, default="cloud")
+    normals: eqx.AbstractVar[Float[Array, "clouds points n"]]
+    is_kinked: eqx.AbstractVar[bool]
+    # Whether averages may be made where few points are, by growth or by narrow features.
+    is_doubted: eqx.AbstractVar[bool]
+    # Whether the target may jump, anywhere.
+    has_jumps: eqx.AbstractVar[bool]
+    # What a variant computes: "cloud", "probe" (the same averages from points where features are) or "bounds".
+    role: eqx.AbstractVar[str]
 
     @property
     def rtol(self) -> float:
@@ -92,26 +97,27 @@ class AbstractCloud(AbstractEngine):
     def variants(self) -> tuple[AbstractEngine, ...]:
         make: Any = type(self)
         clouds = tuple(make(normals[None], self.is_kinked) for normals in self.normals)
-        if not self.is_doubted:
+        if not (self.is_doubted or self.has_jumps):
             return clouds
+        bounds = make(self.normals[:1], self.is_kinked, self.is_doubted, self.has_jumps, role="bounds")
+        if not self.is_doubted:
+            return *clouds, bounds
         points = self.normals.reshape(-1, self.normals.shape[-1])[: 2**LOG2_POINTS]
-        probe = make(points[None], self.is_kinked, role="probe")
-        return *clouds, probe, make(self.normals[:1], self.is_kinked, role="tail")
+        return *clouds, bounds, make(points[None], self.is_kinked, role="probe")
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
-        clouds = results[: len(self.normals)]
-        scattered = by_scatter(clouds)
+        clouds, others = results[: len(self.normals)], results[len(self.normals) :]
+        judged = with_doubts(by_scatter(clouds), results[0], others[:1])
         if not self.is_doubted:
-            return scattered
-        probe, tail = results[len(clouds) :]
+            return judged
 
-        def error(scatter: Any, value: Any, probe: Any) -> Any:
-            # The probe scatters by half of the error. A larger difference was missed, perhaps in part by the probe too.
-            excess = abs(probe - value) - 0.5 * scatter
-            return scatter + SAFETY * 0.5 * (excess + abs(excess))
+        def error(total: Any, own: Any, value: Any, seen: Any) -> Any:
+            # Half of the scatter is that of the probe. What exceeds it was missed, and the probe may see it in part.
+            excess = abs(seen - value) - 0.5 * own
+            return total + SAFETY * 0.5 * (excess + abs(excess))
 
-        errors = jax.tree.map(error, scattered.error, scattered.value, probe)
-        return with_doubts(Estimate(scattered.value, errors), results[0], (tail,))
+        scattered = by_scatter(clouds)
+        return Estimate(judged.value, jax.tree.map(error, judged.error, scattered.error, judged.value, others[1]))
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         normals = self.normals.reshape(-1, self.normals.shape[-1])
@@ -119,10 +125,13 @@ class AbstractCloud(AbstractEngine):
         if self.role == "probe":
             fields, weights = probed(problem, overlaps, fields)
         values = from_cloud(problem, overlaps.a, fields, weights, wanted)
-        if self.role != "tail":
-            return values
-        missed = beyond(problem, overlaps, wanted, WIDE * FURTHEST)
-        return {name: values[name] + missed[name] for name in wanted}
+        if self.role == "bounds" and self.is_doubted:
+            missed = beyond(problem, overlaps, wanted, WIDE * FURTHEST)
+            values = {name: values[name] + missed[name] for name in wanted}
+        if self.role == "bounds" and self.has_jumps:
+            missed = unseen(problem, overlaps, wanted, UNSEEN)
+            values = {name: values[name] + missed[name] for name in wanted}
+        return values
 
 
 def _has_kinks(problem: Problem) -> bool:
@@ -139,7 +148,13 @@ def within_reach(problem: Problem) -> Suits:
 
 
 class Cloud(AbstractCloud):
-    """Randomised quasi-Monte Carlo with independent scramblings of Sobol points."""
+    """Randomised quasi-Monte Carlo: independent scramblings of Sobol's points."""
+
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
+    is_doubted: bool = eqx.field(static=True, default=False)
+    has_jumps: bool = eqx.field(static=True, default=False)
+    role: str = eqx.field(static=True, default="cloud")
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
@@ -154,7 +169,7 @@ class Cloud(AbstractCloud):
         has_kinks = _has_kinks(problem)
         make = turned_normals if has_kinks else scrambled_normals
         clouds = np.stack([make(fields, LOG2_POINTS, seed) for seed in range(SCRAMBLINGS)])
-        return cls(jnp.asarray(clouds), has_kinks, needs_probe(problem))
+        return cls(jnp.asarray(clouds), has_kinks, needs_probe(problem), not problem.target.is_continuous)
 
     @property
     def name(self) -> str:
@@ -163,7 +178,13 @@ class Cloud(AbstractCloud):
 
 
 class MonteCarlo(AbstractCloud):
-    """Plain Monte Carlo with independent clouds of independent points."""
+    """Plain Monte Carlo: independent clouds of independent points."""
+
+    normals: Float[Array, "clouds points n"] = eqx.field(converter=jnp.asarray)
+    is_kinked: bool = eqx.field(static=True)
+    is_doubted: bool = eqx.field(static=True, default=False)
+    has_jumps: bool = eqx.field(static=True, default=False)
+    role: str = eqx.field(static=True, default="cloud")
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
@@ -173,7 +194,7 @@ class MonteCarlo(AbstractCloud):
     def build(cls, problem: Problem, rtol: float) -> "MonteCarlo":
         shape = (CLOUDS, SCRAMBLINGS * 2**LOG2_POINTS // CLOUDS, problem.p + problem.k)
         normals = np.random.default_rng(0).standard_normal(shape)
-        return cls(jnp.asarray(normals), _has_kinks(problem), needs_probe(problem))
+        return cls(jnp.asarray(normals), _has_kinks(problem), needs_probe(problem), not problem.target.is_continuous)
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """Bound what rules miss in the tails: for functions that grow fast, averages come from rare large fields."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,9 @@ def _root(target: AbstractTarget) -> np.ndarray:
 DISTANCES = np.linspace(0.0, 38.0, 153)
 # The smallest and the largest reach of a rule, and the fraction of an average that it may leave out.
 LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
-# Stands for the logarithm of a number that has overflowed.
+# A region that a cloud may miss is about so many deviations out.
+RARE = 4.0
+# The logarithm of a number that has overflowed.
 OVERFLOW = 1e5
 
 
@@ -49,12 +51,18 @@ def _log_largest(values: Float[Array, "distances ..."]) -> Float[Array, "distanc
     return jax.lax.cummax(jnp.nan_to_num(jnp.log(jnp.abs(values) + 1e-300), nan=OVERFLOW, posinf=OVERFLOW), axis=0)
 
 
-def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-    r"""Return the logarithm of a bound on the integrand of each moment, at each distance from the origin.
+class _Sizes(NamedTuple):
+    """Logarithms of the largest modulus up to each distance from the origin, and of the weights of the units."""
 
-    At the distance t no field exceeds its length times t, and each function is replaced by its largest absolute value
-    up to there. The axis of distances comes before the axes of the moments.
-    """
+    lengths: Float[Array, " n"]  # of the fields; no logarithm
+    value: Float[Array, "distances p"]
+    slope: Float[Array, "distances p"]
+    target: Float[Array, " distances"]
+    weights: Float[Array, " p"]
+
+
+def _log_sizes(problem: Problem, overlaps: Overlaps) -> _Sizes:
+    """No field is larger at the distance t than its length times t."""
     activation = problem.student.activation
     t = jnp.asarray(DISTANCES)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
@@ -67,7 +75,17 @@ def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]
         @ jnp.linalg.cholesky(overlaps.P).T
     )
     target = _log_largest(jnp.max(jnp.abs(problem.target(t[:, None, None] * rows[None, :, :])), axis=1))
-    share = jnp.log(jnp.abs(overlaps.a) * problem.student.scale + 1e-300)
+    return _Sizes(lengths, value, slope, target, jnp.log(jnp.abs(overlaps.a) * problem.student.scale + 1e-300))
+
+
+def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+    r"""The logarithm of a bound on the modulus of what each moment averages, at each distance from the origin.
+
+    Each function is replaced by its largest modulus up to there. Entries of the moments stand behind the axis of
+    distances.
+    """
+    lengths, value, slope, target, share = _log_sizes(problem, overlaps)
+    t = jnp.asarray(DISTANCES)
     noise = jnp.broadcast_to(0.5 * jnp.log(problem.noise + 1e-300), t.shape)
     displacement = jax.nn.logsumexp(jnp.concatenate([target[:, None], value + share[None, :]], axis=1), axis=1)
     length = jnp.log(t[:, None] * lengths[None, :] + 1e-300)
@@ -114,3 +132,25 @@ def beyond(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], edge: 
         name: jnp.sum(jnp.where(is_out.reshape(-1, *[1] * (x.ndim - 1)), jnp.exp(x), 0.0), axis=0)
         for name, x in shares.items()
     }
+
+
+def unseen(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], share: float) -> dict[str, Array]:
+    r"""A bound on what the moments miss when a target jumps on a region of this probability that no point has met.
+
+    There the target is somewhere else in its range, of modulus F at most, and the student's output of modulus S:
+    :math:`\tfrac12 (f - s)^2` differs by :math:`2 F (F + S)` at most, and other averages accordingly.
+    """
+    overlaps = jax.lax.stop_gradient(overlaps)
+    sizes = _log_sizes(problem, overlaps)
+    rare = int(np.searchsorted(DISTANCES, RARE))
+    value, slope, target = (jnp.exp(x[rare]) for x in (sizes.value, sizes.slope, sizes.target))
+    output = jnp.exp(sizes.weights) @ value
+    bounds = {
+        "excess_risk": 2.0 * target * (target + output),
+        "chi": 2.0 * value * target,
+        "v": 2.0 * RARE * slope[:, None] * sizes.lengths[None, :] * target,
+        "phi_hd": 4.0 * slope[:, None] * slope[None, :] * target * (target + output),
+    }
+    if "covariance" in wanted:
+        bounds["covariance"] = jnp.exp(_log_envelopes(problem, overlaps, ("covariance",))["covariance"][rare])
+    return {name: share * bounds[name] for name in wanted}

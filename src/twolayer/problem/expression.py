@@ -47,6 +47,7 @@ _KINKED: dict[str, Callable[..., Any]] = {
     "max": jnp.maximum,
     "min": jnp.minimum,
 }
+_JUMPING = ("sign", "step")
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -172,11 +173,20 @@ class Expression(eqx.Module):
         return max((index + 1 for index in indices if index is not None), default=0)
 
     @property
+    def _calls(self) -> list[tuple[str, ast.Call]]:
+        """The functions that are called in it."""
+        calls = [n for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call)]
+        return [(call.func.id, call) for call in calls if isinstance(call.func, ast.Name)]
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether no function in it has a jump."""
+        return not any(name in _JUMPING for name, _ in self._calls)
+
+    @property
     def is_smooth(self) -> bool:
-        """Whether no function in the formula has a kink or a jump."""
-        calls = [n for n in ast.walk(_parse(self.text)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
-        for call in calls:
-            name = call.func.id  # pyright: ignore[reportAttributeAccessIssue]
+        """Whether no function in it has a kink or a jump."""
+        for name, call in self._calls:
             activation = _activation(name)
             if name in _KINKED or (activation is not None and activation.kinks):
                 return False

@@ -314,7 +314,7 @@ class ThresholdUnits(AbstractRule):
         terms = terms_for(rtol)
         kinds = [mixture(x, terms, terms) for x in (problem.student.activation, problem.target.units.activation)]
         rows = p * len(kinds[0].weights)
-        nodes = NODES if any(unit.is_relu for unit in kinds) else 0.5
+        nodes = float(NODES) if any(unit.is_relu for unit in kinds) else 0.5
         return room_for(moment, rows, rows + problem.k * len(kinds[1].weights), nodes)
 
     @classmethod

@@ -39,6 +39,11 @@ class AbstractTarget(eqx.Module):
         """Return the label without noise for each row of fields."""
 
     @property
+    def is_continuous(self) -> bool:
+        """Whether it is known to have no jumps."""
+        return self.is_smooth or self.units is not None
+
+    @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         """The places along each field where the target has a kink or a jump.
 

@@ -93,6 +93,10 @@ class MultiIndex(AbstractTarget):
         return self.function.is_smooth if isinstance(self.function, Expression) else self.smooth
 
     @property
+    def is_continuous(self) -> bool:
+        return self.function.is_continuous if isinstance(self.function, Expression) else self.smooth
+
+    @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         if self.is_smooth:
             return ((),) * self.k

@@ -51,6 +51,10 @@ class SingleIndex(AbstractTarget):
         return self.link.is_smooth if isinstance(self.link, Expression) else not self.link.kinks
 
     @property
+    def is_continuous(self) -> bool:
+        return self.link.is_continuous if isinstance(self.link, Expression) else super().is_continuous
+
+    @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         if not isinstance(self.link, Expression):
             return (self.link.kinks,)
