@@ -28,7 +28,7 @@ def register(cls: C) -> C:
     _classes[cls.__name__] = cls
     cls.__init__ = takes_these(cls.__init__, cls.__name__)  # the error for a wrong argument suggests a right one
     if cls.__repr__ is eqx.Module.__repr__:
-        cls.__repr__ = as_text
+        cls.__repr__ = as_text  # pyright: ignore[reportAttributeAccessIssue]  # a method once it is here
     cls._repr_html_ = as_html
     return cls
 
