@@ -12,7 +12,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.core import files
-from twolayer.core.checkpoint import Checkpoint
+from twolayer.core.checkpoint import Place
 from twolayer.core.files import make_folder, write_whole
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50), start=tl.WarmStart(0.3))
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_draft(tmp_path, full_disk, resul
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(tmp_path, full_disk, monkeypatch, result):
     """It says so once, goes on, and ends with the same numbers."""
-    monkeypatch.setattr(Checkpoint, "is_due", True)
+    monkeypatch.setattr(Place, "is_due", True)
     with pytest.warns(UserWarning, match="No space left") as said:
         kept = tl.evolve(PROBLEM, TRAINING, tl.OverlapSGD(backend="xla"), checkpoint=tmp_path / "place.npz", **ASK)
     assert len(said) == 1

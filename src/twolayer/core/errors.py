@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import typing
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
 from typing import Any, ParamSpec, TypeVar
@@ -100,18 +101,32 @@ def first_line(error: BaseException) -> str:
     return shortened(lines[0].rstrip("."), 200)
 
 
+def _names_of(signature: inspect.Signature) -> list[str]:
+    """Names of the arguments, those of a dictionary of keywords included."""
+    names = [name for name in signature.parameters if name != "self"]
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:  # annotated as Unpack[SomeTypedDict]
+            (keywords,) = typing.get_args(parameter.annotation) or (None,)
+            names.remove(parameter.name)
+            names += list(getattr(keywords, "__annotations__", ()))
+    return names
+
+
 def takes_these(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
     """Wrap a function so that an unknown or missing argument raises `WrongArguments` with one sentence."""
     signature = inspect.signature(function)
     called = name or function.__name__
+    names = _names_of(signature)
+    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        unknown = next((keyword for keyword in kwargs if keyword not in names), None)
         try:
             signature.bind(*args, **kwargs)
+            if is_open and unknown is not None:
+                raise TypeError
         except TypeError as error:
-            names = [keyword for keyword in signature.parameters if keyword != "self"]
-            unknown = next((keyword for keyword in kwargs if keyword not in names), None)
             if unknown is None:
                 raise WrongArguments(f"`{called}` cannot be called in this way: {error}.") from None
             hint = nearest(unknown, names) if names else "it takes none."

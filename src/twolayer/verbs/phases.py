@@ -56,7 +56,10 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
 
         keys = plan.keys if number == 0 else _renewed(plan.keys, number)
         steps, times = _on_clock(clock.clocks[number], own, in_time)
-        part = dataclasses.replace(plan, starts=starts, keys=keys, steps=steps, times=times, progress=share)
+        # A replica that has crossed its thresholds goes on: the next phase is one for all, and the record is cut later.
+        part = dataclasses.replace(
+            plan, starts=starts, keys=keys, steps=steps, times=times, progress=share, stops=False
+        )
         record = run_part(description, problem, phase, part, f"phase {number}")
         if record.interrupted:
             raise KeyboardInterrupt
