@@ -8,6 +8,7 @@ import pytest
 
 import twolayer as tl
 from tests.systems import erf_committee
+from twolayer.ask import RunSpec
 from twolayer.specification.codec import from_json
 from twolayer.theory import saad_solla
 
@@ -149,19 +150,11 @@ def test_two_descriptions_of_one_kind_keep_apart():
 
 
 def test_provenance_rebuilds_the_problem(tree):
-    spec = json.loads(tree["SaadSolla"].attrs["spec"])
-    problem = from_json(json.dumps(spec["problem"]), tl.Problem)
-    again = tl.evolve(
-        problem,
-        from_json(json.dumps(spec["training"]), tl.SGD),
-        from_json(json.dumps(spec["description"]), tl.AbstractDescription),
-        until=spec["until"],
-        save=spec["save"],
-        replicas=spec["replicas"],
-        seed=spec["seed"],
-    )
-    np.testing.assert_array_equal(again.risk.values, tree["SaadSolla"].risk.values)
-    assert again.attrs["spec_hash"] == tree["SaadSolla"].attrs["spec_hash"]
+    spec = from_json(tree["SaadSolla"].attrs["spec"], RunSpec)
+    again = tl.compare(spec.problem, spec.training, spec.descriptions, spec.ask)
+    for name in tree.children:
+        np.testing.assert_array_equal(again[name].risk.values, tree[name].risk.values)
+    assert again["SaadSolla"].attrs["spec_hash"] == tree["SaadSolla"].attrs["spec_hash"]
 
 
 def test_results_are_double_precision_without_any_global_switch():
@@ -183,7 +176,6 @@ def test_results_are_double_precision_without_any_global_switch():
     [
         ({"until": -1.0}, "`until`.*above 0"),
         ({"until": float("nan")}, "`until`"),
-        ({"until": 1e-9}, "at least one step"),
         ({"replicas": 0}, "`replicas`.*at least 1"),
         ({"seed": -3}, "`seed`"),
         ({"save": 1}, "`save`"),
@@ -214,15 +206,20 @@ def test_what_is_not_a_problem_is_refused():
         tl.compare(ERF, tl.SGD(1.0), [])
 
 
+def test_a_simulation_of_less_than_a_step_is_refused():
+    with pytest.raises(tl.InvalidInput, match="at least one step"):
+        tl.evolve(ERF, tl.SGD(1.0), tl.OverlapSGD(), until=1e-9)
+
+
 def test_explain_lists_what_applies_and_why_not():
     text = str(tl.explain(ERF, tl.SGD(1.0, momentum=0.5)))
     assert "DirectSGD    yes" in text
     assert "SaadSolla    no" in text and "momentum" in text
     assert "closed form (thresholds)" in text
-    relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(1, "relu"), tl.Gaussian(100))
+    relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(2, "relu"), tl.Gaussian(100))
     explanation = tl.explain(relu, tl.SGD(1.0))
     low, high = explanation.moments[0], explanation.moments[-1]
-    assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 2)
+    assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 3)
     assert "slices" in low.engine and low.error < 1e-6
     assert "QMC" in high.engine and high.error > 1e-6
     assert ("Quadrature", "a rule for smooth functions is inaccurate for a function with kinks") in high.refused
