@@ -34,7 +34,11 @@ EXAMPLES = {
     "Problem": lambda cls: cls(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30), noise=0.1),
     "Reused": lambda cls: cls(2.5),
     "Schedule": lambda cls: cls([tl.SGD(0.5), tl.SGD(1.0, layers=tl.Second(2.0))], [3.0]),
+    "LazySpec": lambda cls: cls(
+        tl.Problem(tl.Labels(), tl.Student(4, "relu"), tl.Samples(np.eye(3), [1.0, -1.0, 1.0])), tl.First()
+    ),
     "LookAhead": lambda cls: cls(-0.5),
+    "PowerSum": lambda cls: cls([1.0, 0.5], [[1.0, 0.0], [0.0, 2.0]], [1, 2]),
     "RunSpec": lambda cls: cls(
         tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30)), tl.SGD(0.1), [tl.SaadSolla()]
     ),

@@ -217,12 +217,22 @@ def test_a_fast_growing_target_of_one_field_is_followed_to_where_its_average_is_
     assert error <= float(risk.error["excess_risk"]) < 1e-6 * np.exp(72.0)
 
 
-def test_a_target_that_outgrows_every_rule_is_refused():
-    problem = tl.Problem(tl.MultiIndex("exp(3*z1)", k=1), tl.Student(3, "tanh"), tl.Gaussian(50))
+@pytest.mark.parametrize(("p", "link"), [(3, "exp(3*z1)"), (2, "exp(6*z1)")])
+def test_a_target_that_outgrows_every_rule_is_refused(p, link):
+    problem = tl.Problem(tl.MultiIndex(link, k=1), tl.Student(p, "tanh"), tl.Gaussian(50))
     with pytest.raises(tl.NotApplicable, match="beyond 4 deviations"):
         choose(problem)
     with pytest.raises(tl.NotApplicable, match="DirectSGD"):
         tl.evolve(problem, tl.SGD(0.1), tl.DirectSGD(), until=1.0)
+
+
+def test_one_unit_is_served_however_fast_the_target_grows():
+    """E[exp(12 z)] = exp(72), which is made twelve deviations out."""
+    problem = tl.Problem(tl.MultiIndex("exp(6*z1)", k=1), tl.Student(1, "tanh"), tl.Gaussian(50))
+    wanted = ("excess_risk",)
+    overlaps = Overlaps(jnp.eye(1), jnp.zeros((1, 1)), jnp.eye(1), jnp.ones(1))
+    result = estimate(choose(problem, wanted), problem, overlaps, wanted)
+    assert abs(result.value["excess_risk"] - 0.5 * np.exp(72.0)) <= result.error["excess_risk"] < 1e-6 * np.exp(72.0)
 
 
 @pytest.mark.parametrize("activation", ["erf", "square", "relu"])
