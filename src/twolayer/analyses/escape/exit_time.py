@@ -35,6 +35,7 @@ from twolayer.theory import SaadSolla
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.phases import require
+from twolayer.verbs.progress import Progress, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -86,6 +87,7 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
 
 
 @takes_these
+@shows_progress
 def exit_time(
     problem: Problem,
     training: SGD | Schedule,
@@ -96,7 +98,7 @@ def exit_time(
     seed: int = 0,
     until: float | int | None = None,
     description: AbstractDescription | str | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.Dataset":
     r"""Say when training leaves its start.
@@ -132,7 +134,8 @@ def exit_time(
         The description that is measured, `OverlapSGD` by default. One that looks at its save points only, such as
         `DirectSGD`, resolves 1/256 of the time that the ODE takes.
     progress
-        Called with the name of what is done, and the fraction of it.
+        Called with the name of what is done, and the fraction of it. Without one a bar appears after two seconds on a
+        terminal and in a notebook; False silences it.
     checkpoint
         A file in which the measurement keeps its place, as in `evolve`.
 
@@ -163,7 +166,7 @@ def exit_time(
         count("seed", low=0, high=2**31 - 1)(seed),
         number("until", above=0.0, optional=True)(until),
         OverlapSGD() if description is None else check(description),
-        progress or _silent,
+        progress if callable(progress) else _silent,
         Checkpoint.of(checkpoint),
     )
     _check(problem, training, quantity)

@@ -29,6 +29,7 @@ from twolayer.kernel.training import check_memory
 from twolayer.problem import Problem
 from twolayer.training import SGD, First
 from twolayer.training.sgd import AbstractLayers
+from twolayer.verbs.progress import Progress, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 
 @takes_samples
 @takes_these
+@shows_progress
 def ntk(
     problem: Problem,
     training: SGD | AbstractLayers | str = First(),
     ask: NTKAsk | None = None,
     *,
-    progress: Tell | None = None,
+    progress: Progress | bool | None = None,
     **fields: Unpack[NTKFields],
 ) -> "xr.Dataset":
     r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
@@ -60,7 +62,8 @@ def ntk(
         What is asked: steps, networks, test samples, shares of random labels. Its fields may be given as keywords
         instead, as in ``ntk(..., steps=200, replicas=4)``; see `NTKAsk`.
     progress
-        Called with the name of what is done, and the fraction of it.
+        Called with the name of what is done, and the fraction of it. Without one a bar appears after two seconds on a
+        terminal and in a notebook; False silences it.
 
     Returns
     -------
@@ -81,7 +84,7 @@ def ntk(
             f"Argument `replicas` must be 0 unless the first layer of relu units is trained, but is {replicas}."
         )
     chosen_devices(asked.devices)  # refuses more than there are, whatever the route
-    tell = progress or (lambda name, fraction: None)
+    tell: Tell = progress if callable(progress) else (lambda name, fraction: None)
     notes: list[str] = []
     data = _read_data(problem, asked, notes)
     route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
