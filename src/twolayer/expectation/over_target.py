@@ -157,8 +157,9 @@ def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
 def _panels(problem: Problem) -> tuple[list[Rule], str]:
     kinks = problem.target.kinks
     assert kinks is not None
-    # More panels than kinks, which resolve an oscillating target and are cheap in one direction.
-    even = {-3.0, 0.0, 3.0} if problem.k == 1 else set()
+    # More panels than kinks: a field without kinks is cut in the middle as well, and one direction is cheap, so that an
+    # oscillating target is resolved there.
+    even = {-3.0, 0.0, 3.0} if problem.k == 1 else {0.0}
     places = tuple(tuple(sorted({*row, *even})) for row in kinks)
     nodes = PANELS[problem.k]
     panels = [legendre_rule(n) for n in (nodes, *coarser_orders(nodes))]
