@@ -1,7 +1,6 @@
 """A disk that is full, at any file: one sentence, status 3, whole files or none; a run goes on without checkpoints."""
 
 import os
-import resource
 import subprocess
 
 import pytest
@@ -70,9 +69,7 @@ def test_files_that_may_not_become_so_large(name, tmp_path):
     (tmp_path / "small.toml").write_text(SPEC)
     (tmp_path / "disk").mkdir()
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-
-    ended = wait(start(tmp_path, COMMANDS[name], preexec_fn=limit))
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))"
+    ended = wait(start(tmp_path, COMMANDS[name], before=limit))
     check_refused(ended, tmp_path)
     assert "File too large" in ended.err
