@@ -7,6 +7,7 @@ from twolayer.analyses import best_training as best_training
 from twolayer.analyses import exit_time as exit_time
 from twolayer.analyses import fluctuations as fluctuations
 from twolayer.analyses import learn as learn
+from twolayer.analyses import moments as moments
 from twolayer.analyses import ntk as ntk
 from twolayer.analyses import optimise as optimise
 from twolayer.ask import Ask as Ask

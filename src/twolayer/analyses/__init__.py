@@ -1,5 +1,6 @@
 """Questions about a problem, each answered by predictions and, on request, by a measurement."""
 
+from twolayer.analyses.averages.moments import moments as moments
 from twolayer.analyses.escape.exit_time import ExitTime as ExitTime
 from twolayer.analyses.escape.exit_time import exit_time as exit_time
 from twolayer.analyses.lazy.ask import LazySpec as LazySpec

@@ -15,8 +15,13 @@ from twolayer.core.random import Purpose, purpose_key
 TOLERANCE = 1e-9
 
 
+def _as_array(value: Any) -> Any:
+    """Lists and NumPy arrays as arrays of doubles, which JAX without double precision would round; others as is."""
+    return np.asarray(value, dtype=np.float64) if isinstance(value, list | tuple | np.ndarray) else value
+
+
 class Overlaps(eqx.Module):
-    r"""The overlap matrices and the second layer.
+    r"""The overlap matrices and the second layer, as JAX arrays, NumPy arrays or lists.
 
     .. math:: Q = W W^T, \quad M = W W^{\star T}, \quad P = W^\star W^{\star T}, \quad
               \Omega = \begin{pmatrix} Q & M \\ M^T & P \end{pmatrix} \succeq 0
@@ -25,10 +30,10 @@ class Overlaps(eqx.Module):
     is positive semi-definite, P is positive definite and constant. Arrays may have leading axes (replica, time).
     """
 
-    Q: Float[Array, "*n p p"]
-    M: Float[Array, "*n p k"]
-    P: Float[Array, "k k"]
-    a: Float[Array, "*n p"]
+    Q: Float[Array, "*n p p"] = eqx.field(converter=_as_array)
+    M: Float[Array, "*n p k"] = eqx.field(converter=_as_array)
+    P: Float[Array, "k k"] = eqx.field(converter=_as_array)
+    a: Float[Array, "*n p"] = eqx.field(converter=_as_array)
 
     @property
     def omega(self) -> Float[Array, "n n"]:

@@ -1,0 +1,1 @@
+"""Gaussian averages at given overlaps (`moments`)."""
