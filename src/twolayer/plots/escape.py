@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import FigureBase
 
-from twolayer.analyses.escape.result import check_kind, estimates, sample_of
+from twolayer.analyses.escape.result import KIND, estimates, sample_of
 from twolayer.analyses.escape.sample import Sample
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.data.schema import check_kind
+from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
 from twolayer.plots.series import Drawable, Rule, Series
 from twolayer.plots.style import COLUMN, LINESTYLES
 
@@ -55,7 +55,7 @@ def exit_law(result: "xr.Dataset", title: str | None = None, *, ax: Place | None
     Vertical lines: means, by formula, by the ODE (with the band of its model error) and as measured (with the band of
     two standard errors); the measured median where runs are censored and half have exited.
     """
-    check_kind(result)
+    check_kind(result, KIND, "exit_time")
     measured, ode = sample_of(result), sample_of(result, "ode")
     limits = _time_limits(result)
     end = max(limits[1], *(sample.exited.max(initial=0.0) for sample in (measured, ode) if sample is not None), 0.0)
@@ -107,7 +107,7 @@ def exit_scan(
     """
     if axis not in AXES:
         raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {shown(axis)}.")
-    results = [check_kind(result, "results") for result in results]
+    results = [check_kind(result, KIND, "exit_time", "results") for result in results]
     if len(results) < 2:
         raise InvalidInput("Argument `results` must be a list of at least two results of `exit_time`.")
     if any("steps_per_time" not in result.attrs for result in results):
@@ -287,21 +287,18 @@ def _marked_rates(result: "xr.Dataset", x: np.ndarray) -> list[Drawable]:
 
 def _numbers(title: str | None, results: Sequence["xr.Dataset"], ax: Any) -> str:
     """For a figure of its own without a title: the numbers that are the same in all results."""
-    if title or not (ax is None or isinstance(ax, FigureBase)):
+    if title or not is_whole(ax):
         return ""
-    words = []
+    formulas = []
     for name, symbol in SYMBOLS.items():
         values = {result.attrs[name] for result in results}
         if len(values) == 1:
-            words.append(f"${symbol}={_number(values.pop())}$")
-        elif name == "learning_rate" and all(_is_optimal(result) for result in results):
-            words.append(r"$\gamma=\gamma_{\mathrm{opt}}$")
-    return ", ".join(words)
-
-
-def _is_optimal(result: "xr.Dataset") -> bool:
-    optimal = result.get("optimal_learning_rate")
-    return optimal is not None and bool(np.isclose(result.attrs["learning_rate"], float(optimal)))
+            formulas.append(f"${symbol}={_number(values.pop())}$")
+        elif name == "learning_rate":
+            optimal = [float(result.get("optimal_learning_rate", np.nan)) for result in results]
+            if np.allclose([result.attrs[name] for result in results], optimal):
+                formulas.append(r"$\gamma=\gamma_{\mathrm{opt}}$")
+    return ", ".join(formulas)
 
 
 def _number(value: float | int) -> str:

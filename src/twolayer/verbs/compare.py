@@ -142,21 +142,21 @@ def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str,
         left, right = _common_replicas(results[judge], dataset)
         finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
         findings.append(finding)
-        verdict = {"outcome": finding.outcome, "verdict": finding.sentence, "threshold": finding.threshold}
+        verdict = finding.words | {"threshold": finding.threshold}
         datasets[name] = dataset.assign(_labelled(dataset, deviations))
         datasets[name].attrs = ordered(dataset.attrs | verdict)
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     first = next(iter(results.values()))
     shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
     sentences = [line for dataset in results.values() for line in dataset.attrs.get("cautions", "").splitlines()]
-    told = {
+    judged = {
         "kind": "comparison",
         "judge": judge,
         "outcome": worst_outcome(finding.outcome for finding in findings),
         "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
     }
     cautions = {"cautions": "\n".join(dict.fromkeys(sentences))} if sentences else {}
-    tree.attrs = ordered(told | cautions | {name: first.attrs[name] for name in shared})
+    tree.attrs = ordered(judged | cautions | {name: first.attrs[name] for name in shared})
     return tree
 
 
