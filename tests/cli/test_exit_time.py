@@ -121,20 +121,21 @@ def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
     """Its problem and training, changed by --set, reach the verb."""
     seen = []
 
-    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append((args, asked)) or known())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda **asked: seen.append(asked) or known())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "SingleIndex"\nlink = "tanh"\n[problem.student]\np = 2\nactivation = "erf"\n'
         '[problem.inputs]\nkind = "Gaussian"\nd = 50\n[training]\nlearning_rate = 0.5\n'
     )
     assert main(["exit-time", str(path), "--set", "training.learning_rate=0.25", "--threshold", "0.5", "--quiet"]) == 0
-    ((problem, training), asked) = seen[0]
+    asked = seen[0]
+    problem, training = asked["problem"], asked["training"]
     assert problem.p == 2 and problem.d == 50 and training.learning_rate == 0.25 and asked["threshold"] == 0.5
 
 
 def test_a_specification_with_a_schedule_is_followed(capsys, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append(args) or known())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda **asked: seen.append(asked["training"]) or known())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "PhaseRetrieval"\n[problem.student]\np = 1\nactivation = "square"\n'
@@ -142,7 +143,27 @@ def test_a_specification_with_a_schedule_is_followed(capsys, tmp_path, monkeypat
         "[[training.phases]]\nlearning_rate = 0.1\n[[training.phases]]\nlearning_rate = 0.05\n"
     )
     assert main(["exit-time", str(path), "--quiet"]) == 0
-    assert isinstance(seen[0][1], tl.Schedule) and seen[0][1].switches == (1.0,)
+    assert isinstance(seen[0], tl.Schedule) and seen[0].switches == (1.0,)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "the table `[problem]`"),
+        ('{"analysis": "learn"}', "that of a report of `exit_time`"),
+        ('{"analysis": "exit_time"}', "missing a required argument: 'problem'"),
+        ('{"analysis": "exit_time", "problem": {"kind": "Problem"}}', "`problem`: `Problem` needs the field"),
+        ('{"analysis": "exit_time", "colour": 1}', "no argument 'colour'"),
+        ('{"analysis": "exit_time", "scan": "colour"}', "`scan`: must be one of"),
+        ('{"analysis"', "not valid JSON"),
+    ],
+)
+def test_a_damaged_specification_of_a_report_is_refused_in_one_sentence(content, words, capsys, tmp_path):
+    path = tmp_path / "spec.json"
+    path.write_text(content)
+    assert main(["exit-time", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
 
 
 def known():

@@ -88,9 +88,8 @@ def exit_time(
     try:
         with keeping(finish), progress_bar(quiet) as progress:
             for number, question in enumerate(questions):
-                fields = {name: value for name, value in question.items() if name not in ("problem", "training")}
                 places = {"progress": progress, "checkpoint": work.checkpoint.part(f"{number}.npz")}
-                results.append(find_exit_time(question["problem"], question["training"], **fields, **places))
+                results.append(find_exit_time(**(question | places)))
     except Interrupted as stopped:
         return _interrupted([*results, stopped.result], axis)
     except KeyboardInterrupt:
@@ -140,7 +139,10 @@ def _questions(
     if spec is not None and analysis_of(spec) is not None:
         refuse(context, (*SHORT_FORM, *ASKED))
         question = read_question(spec, "exit_time", overrides)
-        return question.get("scan"), question.get("questions", [question])
+        axis, questions = question.get("scan"), question.get("questions", [question])
+        if axis not in (None, *(name.replace("-", "_") for name in SCANNED)) or not isinstance(questions, list):
+            raise InvalidInput(f"`scan`: must be one of {', '.join(SCANNED)}, with a list of `questions`.")
+        return axis, [part for part in questions if isinstance(part, dict)]
     if given["by"] not in MEASURES:
         raise InvalidInput(f"Option `--by` must be one of {', '.join(MEASURES)}, but is {shown(given['by'])}.")
     asked = {"replicas": given["replicas"], "seed": given["seed"], "description": given["by"]}

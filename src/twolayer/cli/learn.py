@@ -68,7 +68,7 @@ def learn(
     fields = _question(context)
     work = Work(out, "learn", Question("learn", fields).key, every)
     with progress_bar(quiet) as progress:
-        result = find(**fields, progress=progress, checkpoint=work.checkpoint)
+        result = find(**(fields | {"progress": progress, "checkpoint": work.checkpoint}))
     answer = Answer(json.loads(result.attrs["answer"]), str(summary(result)))
 
     def figures() -> dict[str, Any]:
