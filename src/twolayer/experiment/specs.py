@@ -35,13 +35,6 @@ RUN_FIELDS = ("descriptions", *(field.name for field in dataclasses.fields(Ask))
 DEFAULTS = {"descriptions": ["DirectSGD", "SaadSolla"], "replicas": 16}
 
 
-def one_method(spec: RunSpec) -> SGD:
-    """The training of a specification; raises `InvalidInput` if it is a schedule of several."""
-    if isinstance(spec.training, Schedule):
-        raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
-    return spec.training
-
-
 def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read a specification from a TOML file, or from the ``spec.json`` of a report.
 

@@ -34,6 +34,11 @@ class GiantSteps:
         return float(right / max(1, np.sum(self.present) + np.sum(self.absent)))
 
     @property
+    def compared(self) -> tuple[float, float, float]:
+        """The predicted share, the measured one, and its error."""
+        return 1.0, self.share, 0.0
+
+    @property
     def agrees(self) -> bool:
         """Whether all of them are."""
         return self.share == 1.0
@@ -83,6 +88,11 @@ class Slope:
     slope: float
     slope_error: float
     predicted: float
+
+    @property
+    def compared(self) -> tuple[float, float, float]:
+        """The predicted slope, the measured one, and its standard error."""
+        return self.predicted, self.slope, self.slope_error
 
     @property
     def agrees(self) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope
+from twolayer.analyses.learnable.checks import Checks
 from twolayer.core.text import Text
 from twolayer.data.provenance import Specification, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
@@ -201,11 +201,10 @@ def _add_stairs(
 
 
 def _add_checks(values: dict[str, Any], coordinates: dict[str, Any], checks: Checks) -> None:
-    numbers = [_compared(item) for item in checks.checks.values()]
     coordinates["check"] = _texts(list(checks.checks))
     values["check_outcome"] = _texts([item.finding.outcome for item in checks.checks.values()])
-    for place, name in enumerate(("check_predicted", "check_measured", "check_error")):
-        values[name] = np.array([row[place] for row in numbers])
+    numbers = np.transpose([item.compared for item in checks.checks.values()])
+    values |= dict(zip(("check_predicted", "check_measured", "check_error"), numbers, strict=True))
     for prefix, steps in (("giant", checks.giant_steps), ("reused", checks.reused_batch)):
         if steps is not None:
             values |= {f"{prefix}_cosine": steps.cosines, f"{prefix}_expected": np.array(steps.expected)}
@@ -216,11 +215,6 @@ def _add_checks(values: dict[str, Any], coordinates: dict[str, Any], checks: Che
         values |= {"escape_steps": np.array(slope.steps), "escape_steps_error": np.array(slope.errors)}
         values["escape_runs"] = np.array(slope.runs)
         coordinates["d"] = np.array(slope.dimensions)
-
-
-def _compared(item: GiantSteps | Slope) -> tuple[float, float, float]:
-    """Predicted, measured, and the standard error of the latter."""
-    return (1.0, item.share, 0.0) if isinstance(item, GiantSteps) else (item.predicted, item.slope, item.slope_error)
 
 
 def _number(value: float | int | None) -> float:
