@@ -64,7 +64,7 @@ class Work:
         texts = {"spec.json": spec}
         report = self.write(lambda: write_folder(self.folder, answer.data, results, figures(), texts))
         self.tidy(report["files"])
-        return Answer(report, "\n".join([answer.words, "", *pictures(report)]))
+        return Answer(report, "\n".join([answer.text, "", *pictures(report)]))
 
     def write(self, write: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Call what writes the report; an interruption waits for it."""

@@ -72,5 +72,5 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
     except KeyboardInterrupt:
         raise interrupted() from None
     holds = all(result.holds for result in done)
-    words = "\n\n".join(map(str, done))
-    return Answer({"holds": holds, "pages": [page.to_dict() for page in done]}, words, DONE if holds else FAILED)
+    text = "\n\n".join(map(str, done))
+    return Answer({"holds": holds, "pages": [page.to_dict() for page in done]}, text, DONE if holds else FAILED)

@@ -77,8 +77,8 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         work.tidy(report["files"])
     elapsed = time.perf_counter() - began
     lines = [title, "", textwrap.fill(report["verdict"], 100), "", f"report    {work.folder / 'report.md'}"]
-    words = "\n".join([*lines, *pictures(report), f"elapsed   {elapsed:.1f} s"])
-    return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, words)
+    text = "\n".join([*lines, *pictures(report), f"elapsed   {elapsed:.1f} s"])
+    return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, text)
 
 
 def _interrupted(tree: Any, files: list[str], folder: Path, replicas: int) -> Failure:

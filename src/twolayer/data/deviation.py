@@ -92,7 +92,7 @@ class Finding(NamedTuple):
     threshold: float
 
     @property
-    def words(self) -> dict[str, str]:
+    def attributes(self) -> dict[str, str]:
         """The verdict as results carry it: one word, and a sentence."""
         return {"outcome": self.outcome, "verdict": self.sentence}
 

@@ -79,7 +79,7 @@ def reporting(progress: Any, name: str = "", after: float | None = None) -> Iter
             bar.close()
 
 
-def told(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
+def named_progress(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
     """What a single run tells of its fraction, under a name."""
     return functools.partial(progress, name) if callable(progress) else lambda fraction: None
 

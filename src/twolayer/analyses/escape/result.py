@@ -127,7 +127,7 @@ def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[s
         if sample.is_censored:
             notes.append(sample.censoring)
     finding = judge(predictions.estimates, sample)
-    return label(EXIT_TIME, values, coordinates, attributes | finding.words | {"notes": "\n".join(notes)})
+    return label(EXIT_TIME, values, coordinates, attributes | finding.attributes | {"notes": "\n".join(notes)})
 
 
 def _measured_values(sample: Sample) -> dict[str, Any]:

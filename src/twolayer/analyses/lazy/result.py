@@ -76,7 +76,7 @@ def label_result(
         finding = judge_networks(
             values["predicted_residual"], values["predicted_error"], trained, names, setting.width, forms
         )
-        attributes |= finding.words | {"judge": finding.judge}
+        attributes |= finding.attributes | {"judge": finding.judge}
     if "kernel_test_error" in values:
         coordinates["metric"] = list(METRICS)
     if "share_complexity" in values:

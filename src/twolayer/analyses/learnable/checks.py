@@ -63,7 +63,7 @@ class GiantSteps:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         own = {name: getattr(self, name) for name in ("description", "student", "predicted", "directions", "cosines")}
-        return _plain(own | {"agrees": self.agrees}) | self.finding.words
+        return _plain(own | {"agrees": self.agrees}) | self.finding.attributes
 
     def __str__(self) -> str:
         head = f"Giant steps ({self.description}; {self.student}): largest cosine of a neuron with each direction"
@@ -108,7 +108,7 @@ class Slope:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         own = {{"dimensions": "d", "errors": "stderr"}.get(name, name): value for name, value in vars(self).items()}
-        return _plain(own | {"agrees": self.agrees}) | self.finding.words
+        return _plain(own | {"agrees": self.agrees}) | self.finding.attributes
 
     def __str__(self) -> str:
         lines = [f"Escape (OverlapSGD, one neuron He_{self.exponent}): {self.definition}"]
