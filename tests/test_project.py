@@ -1,5 +1,6 @@
 """What the files around the package say of it is true: versions, rooms, dependencies, files they name."""
 
+import ast
 import os
 import re
 import subprocess
@@ -80,3 +81,42 @@ def test_scripts_can_be_run(script):
 def test_the_release_refuses_what_it_does_not_know():
     done = subprocess.run([str(ROOT / "scripts" / "release"), "--now"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "'--now'" in done.stderr
+
+
+# Functions that are longer than 60 lines of code, or take more than 10 arguments, and why.
+LARGE = {
+    "analyses/learnable/learn.py:learn": "a verb: one argument for each thing that can be asked",
+    "cli/exit_time.py:exit_time": "a command: one argument for each option",
+    "cli/learn.py:learn": "a command: one argument for each option",
+    "cli/ntk.py:ntk": "a command: one argument for each option",
+    "gallery/escaping_mediocrity/optimal_learning_rate/script.py:make": "a page reads from top to bottom",
+    "gallery/escaping_mediocrity/risk_floor/script.py:make": "a page reads from top to bottom",
+    "gallery/escaping_mediocrity/second_layer/script.py:make": "a page reads from top to bottom",
+    "kernel/free.py:free_spectrum": "a public function: one argument for each thing that can be asked",
+    "kernel/training.py:train": "a public function: one argument for each thing that can be asked",
+    "simulation/direct_kernels.py:advance_kernel": "one kernel, whose loops share their registers",
+    "theory/motion/integrate.py:solve": "the one place where diffrax is called, with all that it takes",
+    "training/conventions.py:goldt2019": "the letters of a paper",
+}
+
+
+def test_functions_are_short_or_say_why_not():
+    """Lines of code are those without docstring, comments and blank lines."""
+    large = set()
+    source = ROOT / "src" / "twolayer"
+    for path in source.rglob("*.py"):
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.FunctionDef):
+                continue
+            first = node.body[0]
+            is_documented = ast.get_docstring(node, clean=False) is not None
+            docstring = range(first.lineno, (first.end_lineno or 0) + 1) if is_documented else range(0)
+            body = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if n not in docstring]
+            code = [n for n in body if lines[n - 1].strip() and not lines[n - 1].lstrip().startswith("#")]
+            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            arguments = [argument for argument in named if argument.arg not in ("self", "cls")]
+            if len(code) > 60 or len(arguments) > 10:
+                large.add(f"{path.relative_to(source)}:{node.name}")
+    assert not large - set(LARGE)

@@ -10,6 +10,8 @@ from twolayer.analyses import learn as learn
 from twolayer.analyses import moments as moments
 from twolayer.analyses import ntk as ntk
 from twolayer.analyses import optimise as optimise
+from twolayer.analyses.quantity import AbstractQuantity as AbstractQuantity
+from twolayer.analyses.quantity import Prediction as Prediction
 from twolayer.ask import Ask as Ask
 from twolayer.core.checkpoint import Checkpoint as Checkpoint
 from twolayer.core.deprecation import TwolayerDeprecationWarning as TwolayerDeprecationWarning

@@ -1,7 +1,7 @@
-"""The report of a comparison: one folder with numbers, figures, the specification and half a page of text."""
+"""Reports: one folder with numbers, figures, the specification and, of a comparison, half a page of text."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,48 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.files import write_whole
 from twolayer.data import save
+from twolayer.data.summary import finite
 from twolayer.description import Status
 from twolayer.plots import overlaps, risk, save_figure
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.figure import Figure
+
+SUMMARY = "summary.json"
+
+
+def write_folder(
+    folder: Path,
+    summary: Mapping[str, Any],
+    results: "Mapping[str, xr.Dataset | xr.DataTree]",
+    figures: "Mapping[str, Figure]",
+    texts: Mapping[str, str],
+) -> dict[str, Any]:
+    """Write the results of a verb into an existing folder.
+
+    Parameters
+    ----------
+    folder
+        The folder to write to; existing files of the same names are replaced.
+    summary
+        Plain data, which becomes ``summary.json``.
+    results, figures
+        By the names of their files without suffix.
+    texts
+        Other files by their names, such as ``spec.json``.
+
+    Returns
+    -------
+    The summary with ``files`` (names in the folder, in the order of writing) and ``folder``, as it was written.
+    """
+    files = [save(result, folder / f"{name}.nc") for name, result in results.items()]
+    for name, figure in figures.items():
+        files += save_figure(figure, folder / name)
+    files += [write_whole(folder / name, text.encode()) for name, text in texts.items()]
+    complete = {**summary, "files": [*(path.name for path in files), SUMMARY], "folder": str(folder)}
+    write_whole(folder / SUMMARY, (json.dumps(complete, indent=2, allow_nan=False) + "\n").encode())
+    return complete
 
 
 def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> dict[str, Any]:
@@ -34,33 +71,21 @@ def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> di
     Returns
     -------
     The summary, as written to ``summary.json``: ``verdict`` (words), ``outcome`` (one word), ``judge``, ``cautions``
-    (sentences), ``descriptions`` (one table each), ``files`` (names in the folder, in the order of writing) and
-    ``folder``. Numbers that do not exist are None.
+    (sentences), ``descriptions`` (one table each), and what `write_folder` adds. Numbers that do not exist are None.
     """
     datasets = {name: child.to_dataset() for name, child in tree.children.items()}
     if not datasets:
         raise InvalidInput("Argument `tree` must hold at least one description, but holds none.")
-    figures = {"risk": risk(tree, title), "overlaps": overlaps(tree, title)}
-    files = [save(tree, folder / "comparison.nc")]
-    for name, figure in figures.items():
-        files += save_figure(figure, folder / name)
-    files.append(_write_text(folder / "spec.json", spec))
-    summary: dict[str, Any] = {
+    summary = {
         "verdict": tree.attrs["verdict"],
         "outcome": tree.attrs["outcome"],
         "judge": tree.attrs["judge"],
         "cautions": _cautions(datasets.values()),
         "descriptions": [_describe(name, dataset) for name, dataset in datasets.items()],
-        "files": [path.name for path in files] + ["report.md", "summary.json"],
-        "folder": str(folder),
     }
-    _write_text(folder / "report.md", _words(title, summary, datasets))
-    _write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
-    return summary
-
-
-def _write_text(path: Path, text: str) -> Path:
-    return write_whole(path, text.encode())
+    texts = {"spec.json": spec, "report.md": _words(title, summary, datasets)}
+    figures = {"risk": risk(tree, title), "overlaps": overlaps(tree, title)}
+    return write_folder(folder, summary, {"comparison": tree}, figures, texts)
 
 
 def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:
@@ -75,9 +100,9 @@ def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:
         "exactness": dataset.attrs["exactness"],
         "engine": dataset.attrs["engine"],
         "statement": dataset.attrs.get("statement", ""),
-        "final_excess_risk_median": _number(median),
-        "final_excess_risk_range": [_number(low), _number(high)],
-        "risk_error_max": _number(np.max(errors, where=np.isfinite(errors), initial=-np.inf)),
+        "final_excess_risk_median": finite(median),
+        "final_excess_risk_range": [finite(low), finite(high)],
+        "risk_error_max": finite(np.max(errors, where=np.isfinite(errors), initial=-np.inf)),
         "replicas": int(dataset.sizes["replica"]),
         "status": {status.name.lower(): int(np.sum(statuses == status)) for status in Status},
     }
@@ -89,12 +114,15 @@ def _cautions(datasets: Iterable["xr.Dataset"]) -> list[str]:
     return list(dict.fromkeys(sentences))
 
 
-def _number(value: Any) -> float | None:
-    """The number as a float, or None where JSON cannot represent it."""
-    return float(value) if np.isfinite(value) else None
-
-
 # ------------------------------------------------------------------------------------------------------ words
+
+COLUMNS = {
+    "name": "description",
+    "exactness": "exactness",
+    "engine": "engine",
+    "statement": "statement",
+    "replicas": "replicas",
+}
 
 
 def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"]) -> str:
@@ -102,50 +130,30 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
     first = next(iter(datasets.values()))
     references = sorted({key for dataset in datasets.values() for key in dataset.attrs.get("references", "").split()})
     versions = ", ".join(f"{package} {number}" for package, number in json.loads(first.attrs["versions"]).items())
-    lines = [
-        f"# {title}",
-        "",
-        summary["verdict"],
-        "",
-        *(line for sentence in summary["cautions"] for line in (f"Caution: {sentence}", "")),
-        "![excess risk against time](risk.png)",
-        "",
-        "![overlaps against time](overlaps.png)",
-        "",
-        _row(
-            "description",
-            "exactness",
-            "engine",
-            "statement",
-            "replicas",
-            "ended well",
-            "final excess risk: median (10% to 90%)",
-        ),
-        _row("---", "---", "---", "---", "---:", "---:", "---:"),
+    rows = [
+        [*COLUMNS.values(), "ended well", "final excess risk: median (10% to 90%)"],
+        ["---", "---", "---", "---", "---:", "---:", "---:"],
         *(
-            _row(
-                entry["name"],
-                entry["exactness"],
-                entry["engine"],
-                entry["statement"],
-                entry["replicas"],
-                entry["status"]["done"],
-                _range(entry),
-            )
+            [*(entry[name] for name in COLUMNS), entry["status"]["done"], _range(entry)]
             for entry in summary["descriptions"]
         ),
-        "",
+    ]
+    paragraphs = [
+        f"# {title}",
+        summary["verdict"],
+        *(f"Caution: {sentence}" for sentence in summary["cautions"]),
+        "![excess risk against time](risk.png)",
+        "![overlaps against time](overlaps.png)",
+        "\n".join(map(_row, rows)),
         f"The judge is {summary['judge']}. Numbers: [comparison.nc](comparison.nc); specification: "
         "[spec.json](spec.json); figures for print: [risk.pdf](risk.pdf), [overlaps.pdf](overlaps.pdf).",
-        "",
         f"References: {', '.join(references) or 'none'} (keys of docs/references.bib).",
-        "",
         f"Made with {versions}; {first.attrs['precision']} on {first.attrs['device']}; seed {first.attrs['seed']}.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(paragraphs) + "\n"
 
 
-def _row(*cells: Any) -> str:
+def _row(cells: Iterable[Any]) -> str:
     """A row of a Markdown table; bars inside of cells are escaped."""
     return "| " + " | ".join(str(cell).replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
 

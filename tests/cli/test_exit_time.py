@@ -13,6 +13,12 @@ from twolayer.verbs import Interrupted
 FAST = ["exit-time", "--d", "60", "--replicas", "16"]
 
 
+def again(folder, capsys):
+    """The answer of the same command on the specification of its report."""
+    assert main(["exit-time", str(folder / "spec.json"), "--json", "--quiet"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     folder = tmp_path / "deep" / "folder"
     arguments = [*FAST, "--threshold", "0.2", "--noise", "0.1", "--learning-rate", "optimal", "--seed", "3"]
@@ -24,13 +30,9 @@ def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     assert 0 < answer["annealed"] < answer["quenched"] < answer["ode"]
     assert answer["measured"]["mean"] > 0 and answer["measured"]["stderr"] > 0
     assert "quenched" in err and "measured, 16 runs" in err
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "exit_time.nc",
-        "exit_time.pdf",
-        "exit_time.png",
-        "summary.json",
-    ]
-    assert sorted(answer["files"]) == ["exit_time.nc", "exit_time.pdf", "exit_time.png", "summary.json"]
+    names = ["exit_time.nc", "exit_time.pdf", "exit_time.png", "spec.json", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == names == sorted(answer["files"])
+    assert again(folder, capsys) == {name: answer[name] for name in answer if name not in ("files", "folder")}
     assert json.loads((folder / "summary.json").read_text())["ode"] == answer["ode"]
     result = tl.load(folder / "exit_time.nc")
     assert float(result.predicted.sel(estimate="ode")) == answer["ode"] and result.attrs["outcome"] == answer["outcome"]
@@ -52,12 +54,13 @@ def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
     assert main([*scan, "--json", "--out", str(tmp_path / "rates")]) == 0
     out, err = capsys.readouterr()
     answer = json.loads(out)
-    assert answer["scan"] == "d" and [each["d"] for each in answer["results"]] == [50, 200]
+    assert answer["scan"] == "d" and [part["d"] for part in answer["results"]] == [50, 200]
     assert answer["results"][0]["quenched"] < answer["results"][1]["quenched"]
     assert err.startswith("mean exit times") and "quenched" in err and "undecided: there is not enough data" in err
     assert [tl.load(tmp_path / "rates" / f"exit_time_{n}.nc").attrs["d"] for n in range(2)] == [50, 200]
     assert json.loads((tmp_path / "rates" / "summary.json").read_text())["results"] == answer["results"]
     assert (tmp_path / "rates" / "exit_time.png").exists()
+    assert again(tmp_path / "rates", capsys) == {"scan": "d", "results": answer["results"]}
     assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.04,optimal", "--json"]) == 0
     rates = [each["learning_rate"] for each in json.loads(capsys.readouterr().out)["results"]]
     assert rates == [0.04, pytest.approx(1 / 12)]
@@ -118,20 +121,21 @@ def test_a_specification_gives_another_problem(capsys, tmp_path, monkeypatch):
     """Its problem and training, changed by --set, reach the verb."""
     seen = []
 
-    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append((args, asked)) or known())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda **asked: seen.append(asked) or known())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "SingleIndex"\nlink = "tanh"\n[problem.student]\np = 2\nactivation = "erf"\n'
         '[problem.inputs]\nkind = "Gaussian"\nd = 50\n[training]\nlearning_rate = 0.5\n'
     )
     assert main(["exit-time", str(path), "--set", "training.learning_rate=0.25", "--threshold", "0.5", "--quiet"]) == 0
-    ((problem, training), asked) = seen[0]
+    asked = seen[0]
+    problem, training = asked["problem"], asked["training"]
     assert problem.p == 2 and problem.d == 50 and training.learning_rate == 0.25 and asked["threshold"] == 0.5
 
 
 def test_a_specification_with_a_schedule_is_followed(capsys, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("twolayer.analyses.exit_time", lambda *args, **asked: seen.append(args) or known())
+    monkeypatch.setattr("twolayer.analyses.exit_time", lambda **asked: seen.append(asked["training"]) or known())
     path = tmp_path / "spec.toml"
     path.write_text(
         '[problem.target]\nkind = "PhaseRetrieval"\n[problem.student]\np = 1\nactivation = "square"\n'
@@ -139,7 +143,27 @@ def test_a_specification_with_a_schedule_is_followed(capsys, tmp_path, monkeypat
         "[[training.phases]]\nlearning_rate = 0.1\n[[training.phases]]\nlearning_rate = 0.05\n"
     )
     assert main(["exit-time", str(path), "--quiet"]) == 0
-    assert isinstance(seen[0][1], tl.Schedule) and seen[0][1].switches == (1.0,)
+    assert isinstance(seen[0], tl.Schedule) and seen[0].switches == (1.0,)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "the table `[problem]`"),
+        ('{"analysis": "learn"}', "that of a report of `exit_time`"),
+        ('{"analysis": "exit_time"}', "missing a required argument: 'problem'"),
+        ('{"analysis": "exit_time", "problem": {"kind": "Problem"}}', "`problem`: `Problem` needs the field"),
+        ('{"analysis": "exit_time", "colour": 1}', "no argument 'colour'"),
+        ('{"analysis": "exit_time", "scan": "colour"}', "`scan`: must be one of"),
+        ('{"analysis"', "not valid JSON"),
+    ],
+)
+def test_a_damaged_specification_of_a_report_is_refused_in_one_sentence(content, words, capsys, tmp_path):
+    path = tmp_path / "spec.json"
+    path.write_text(content)
+    assert main(["exit-time", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
 
 
 def known():

@@ -7,6 +7,8 @@ import pytest
 import twolayer as tl
 from twolayer.cli import main
 
+FILES = ["learn.nc", "learn.pdf", "learn.png", "spec.json", "summary.json"]
+
 
 def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     folder = tmp_path / "deep" / "folder"
@@ -19,9 +21,12 @@ def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     assert answer["order"][1]["excluded"][0]["proof"] == "exactly"
     assert answer["student"]["orders"] == [1, 2]
     assert "giant steps" in err
-    assert sorted(path.name for path in folder.iterdir()) == ["learn.nc", "learn.pdf", "learn.png", "summary.json"]
+    assert sorted(path.name for path in folder.iterdir()) == FILES
     assert json.loads((folder / "summary.json").read_text())["order"] == answer["order"]
     assert tl.load(folder).attrs["target"] == "z1 + he3(z2)"
+    assert main(["learn", str(folder / "spec.json"), "--json", "--quiet"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again == {name: value for name, value in answer.items() if name not in ("files", "folder")}
 
 
 def test_names_and_the_list(capsys):
@@ -41,6 +46,8 @@ def test_names_and_the_list(capsys):
         (["z1", "--student", "rellu"], "rellu"),
         (["z1", "--d", "100"], "student"),
         (["__import__('os')"], "__import__"),
+        (["spec.json", "--p", "1"], "`--p` belongs to the short form"),
+        (["z1", "--set", "d=3"], "`--set`"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, word, capsys):

@@ -22,12 +22,16 @@ def test_json_has_the_promised_keys_and_figures_are_written(tmp_path, capsys):
     assert answer["n"] == 80 and answer["complexity"] > 0 and len(answer["eigenvalues"]) == 80
     assert answer["lambda_min"] == min(answer["eigenvalues"]) > 0
     assert len(answer["shares"]) == 3 and "random labels" in err
-    names = ["complexity.pdf", "complexity.png", "result.nc", "summary.json", "training.pdf", "training.png"]
+    names = ["complexity.pdf", "complexity.png", "result.nc", "spec.json", "summary.json"]
+    names += ["training.pdf", "training.png"]
     assert sorted(path.name for path in folder.iterdir()) == names == sorted(answer["files"])
     assert answer["seed"] == 0 and answer["versions"]["twolayer"] and answer["outcome"] in OUTCOMES
     assert f"Verdict: {answer['outcome']}: {OUTCOMES[answer['outcome']]}" in err
     result = tl.load(folder / "result.nc")
     assert result.attrs["spec_hash"] == answer["spec_hash"] and float(result.complexity[0]) == answer["complexity"]
+    assert main(["ntk", str(folder / "spec.json"), "--json", "--quiet"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert {**answer, **again} == answer | {"source": again["source"]} and len(again) == len(answer) - 2
 
 
 SPEC = """
@@ -77,6 +81,30 @@ def test_fields_of_a_specification_are_changed(tmp_path, capsys):
     answer = json.loads(capsys.readouterr().out)
     assert (answer["layers"], answer["activation"], answer["steps"]) == ("second", "erf", 4)
     assert len(answer["shares"]) == 2 and answer["outcome"] is None
+
+
+@pytest.mark.parametrize("layers", ["first", "second"])
+def test_the_specification_of_a_report_is_run_again(layers, tmp_path, capsys):
+    """Samples come back by the table that names them, or as numbers where the file itself holds them."""
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((300, 40)), np.where(rng.random(300) < 0.5, 1.0, -1.0)  # more numbers than a hash keeps
+    (tmp_path / "inline.toml").write_text(
+        f'[problem.inputs]\nkind = "Samples"\nX = {X.tolist()}\ny = {y.tolist()}\n'
+        f'[problem.student]\np = 4\nactivation = "relu"\n[problem.start]\nkind = "AntisymmetricStart"\n'
+        f'[training]\nlayers = "{layers.title()}"\n[run]\nsteps = 3\n'
+        "replicas = 0\n"
+    )
+    np.savez(tmp_path / "a.npz", X=X, y=y)
+    named = ["ntk", str(tmp_path / "a.npz"), "--n", "300", "--layers", layers, "--steps", "3"]
+    hashes = []
+    for number, arguments in enumerate((["ntk", str(tmp_path / "inline.toml")], named)):
+        folder = tmp_path / str(number)
+        assert main([*arguments, "--out", str(folder), "--quiet"]) == 0
+        assert main(["ntk", str(folder / "spec.json"), "--json", "--quiet"]) == 0
+        hashes.append((json.loads(capsys.readouterr().out)["spec_hash"], tl.load(folder).attrs["spec_hash"]))
+    assert all(again == first for again, first in hashes)
+    assert main(["ntk", str(folder / "spec.json"), "--set", "run.steps=2", "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] == 2
 
 
 def test_the_example_is_read():

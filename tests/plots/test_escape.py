@@ -11,8 +11,8 @@ from twolayer import plots
 from twolayer.analyses.escape.predictions import Predictions
 from twolayer.analyses.escape.result import ESTIMATES, labelled
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.quantity import Prediction, Question
-from twolayer.data.provenance import provenance
+from twolayer.analyses.quantity import Prediction
+from twolayer.data.provenance import Question, provenance
 from twolayer.theory.formulas import phase_retrieval as theory
 
 if TYPE_CHECKING:

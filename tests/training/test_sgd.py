@@ -176,7 +176,7 @@ def test_heavy_ball_is_its_number():
         tl.SGD(0.1, momentum="nesterov")
 
 
-def test_other_accounts_refuse_other_momentum():
+def test_other_descriptions_refuse_other_momentum():
     training = tl.SGD(0.1, batch_size=5, momentum=tl.Nesterov(0.3))
     for description in (tl.OverlapSGD(), tl.BatchMap(), tl.SaadSolla(), tl.SDE()):
         answer = description.applies(PROBLEM, training)

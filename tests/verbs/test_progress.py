@@ -8,7 +8,7 @@ import types
 import pytest
 
 import twolayer as tl
-from twolayer.cli.progress import progress_bar
+from twolayer.cli.folder import progress_bar
 from twolayer.verbs import progress as module
 from twolayer.verbs.progress import reporting
 

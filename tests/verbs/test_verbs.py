@@ -91,7 +91,7 @@ def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
 
 
 @pytest.mark.slow
-def test_identical_accounts_agree_in_plain_words():
+def test_identical_descriptions_agree_in_plain_words():
     start = tl.GivenOverlaps(np.eye(2), np.eye(2))
     problem = erf_committee(d=50, start=start)
     tree = tl.compare(problem, tl.SGD(1.0), [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=4, replicas=3)

@@ -1,4 +1,4 @@
-"""What every command has in common: its options, and how what it returns or raises becomes its outcome."""
+"""How what a command returns or raises becomes its outcome."""
 
 import contextlib
 import functools
@@ -6,8 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -19,37 +18,6 @@ from twolayer.cli.outcome import INTERRUPTED as INTERRUPTED
 from twolayer.cli.outcome import Answer as Answer
 from twolayer.cli.outcome import Failure as Failure
 from twolayer.cli.outcome import deliver
-
-
-def folder_option(name: str | Path) -> Path:
-    """The folder that an option names; empty text is an unset variable, and would mean the current folder."""
-    if not str(name).strip():
-        raise typer.BadParameter("it must name a folder, but is empty")
-    return Path(name)
-
-
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there; words go to stderr.")
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress bar and no words: errors only, and what --json prints.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a field, as in training.learning_rate=0.3; may be repeated."
-    ),
-]
-Every = Annotated[
-    float | None,
-    typer.Option(
-        "--checkpoint-every",
-        metavar="SECONDS",
-        help="How often simulations keep their place, from which the same command goes on when it was killed; 20 when "
-        "left out.",
-        show_default=False,
-    ),
-]
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
@@ -77,11 +45,11 @@ def telling_warnings(quiet: bool) -> Iterator[None]:
     def show(message: Warning | str, *where: Any, **more: Any) -> None:
         sentence = " ".join(str(message).split())
         is_caution = sentence.startswith("Caution: ")  # by its words, so that help need not import the package's class
-        if sentence not in told and not (quiet and is_caution):
-            told.add(sentence)
+        if sentence not in shown and not (quiet and is_caution):
+            shown.add(sentence)
             print(f"twolayer: {sentence}", file=sys.stderr)
 
-    told: set[str] = set()
+    shown: set[str] = set()
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message="Caution")
         warnings.showwarning = show
@@ -113,13 +81,11 @@ def _understood(error: Exception) -> Failure | None:
     from twolayer.core.errors import ComputationFailed, InvalidInput, first_line
 
     if "Unable to initialize backend" in str(error):
-        asked = os.environ.get("JAX_PLATFORMS")
-        place = f" for JAX_PLATFORMS={asked!r}" if asked else ""
+        platforms = os.environ.get("JAX_PLATFORMS")
+        place = f" for JAX_PLATFORMS={platforms!r}" if platforms else ""
         return Failure(f"JAX finds no device{place}: see `twolayer doctor`.", BAD_INPUT)
-    if isinstance(error, InvalidInput):
-        return Failure(str(error), BAD_INPUT)
-    if isinstance(error, ComputationFailed):
-        return Failure(str(error), FAILED)
+    if isinstance(error, InvalidInput | ComputationFailed):
+        return Failure(str(error), BAD_INPUT if isinstance(error, InvalidInput) else FAILED)
     if "RESOURCE_EXHAUSTED" in str(error):
         return Failure(f"There is not enough memory: {first_line(error)}", FAILED)
     return None

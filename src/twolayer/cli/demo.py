@@ -1,6 +1,7 @@
 """``twolayer demo``: the main job on an embedded specification."""
 
-from twolayer.cli.answer import Answer, AsJson, Quiet
+from twolayer.cli.answer import Answer
+from twolayer.cli.options import AsJson, Quiet
 from twolayer.cli.run import Out, compare_and_report
 
 

@@ -1,22 +1,19 @@
 """``twolayer derive``: the closed equations of motion as formulas."""
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from twolayer.cli.answer import Answer, AsJson, Overrides, Quiet
+from twolayer.cli.answer import Answer
+from twolayer.cli.options import AsJson, Overrides, Quiet, Spec, switch
 
 
 def derive(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification.", show_default=False)],
-    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX instead of text.")] = False,
+    spec: Spec,
+    latex: Annotated[bool, switch("--latex", "Print LaTeX instead of text.")] = False,
     symbolic_p: Annotated[
-        bool, typer.Option("--symbolic-p", help="Keep the width p as a symbol: sums over units instead of entries.")
+        bool, switch("--symbolic-p", "Keep the width p as a symbol: sums over units instead of entries.")
     ] = False,
     general: Annotated[
-        bool,
-        typer.Option("--general", help="Keep P, a frozen second layer and the lengths of rows as symbols, too."),
+        bool, switch("--general", "Keep P, a frozen second layer and the lengths of rows as symbols, too.")
     ] = False,
     overrides: Overrides = None,
     as_json: AsJson = False,

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from twolayer.cli.answer import DONE, FAILED, Answer, AsJson, Quiet
+from twolayer.cli.answer import DONE, FAILED, Answer
+from twolayer.cli.options import AsJson, Quiet
 
 BROKEN_JAX = "0.10.2"  # wrong numbers on CPU for a compiled, mapped matrix-vector product (jax issue 39103)
 SHORT, LONG = 1000, 41_000  # steps of the two timed runs: their difference is free of what both pay once
@@ -27,9 +28,9 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False) -> Answer:
     from twolayer import __version__
     from twolayer.data.provenance import versions
 
-    found = versions() | {"twolayer": __version__}
+    installed = versions() | {"twolayer": __version__}
     checks = [
-        _versions(found),
+        _versions(installed),
         _devices(),
         _attempt("double precision", _precision),
         _attempt("results folder", _folder),
@@ -39,23 +40,18 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False) -> Answer:
         checks.append(_attempt("direct SGD", lambda: _direct_speed(speed)))
         checks.append(_attempt("Saad-Solla ODE", lambda: _ode_speed(speed)))
     healthy = all(check.ok for check in checks)
-    data = {
-        "healthy": healthy,
-        "versions": found,
-        "checks": [check._asdict() for check in checks],
-        "speed": speed,
-    }
+    data = {"healthy": healthy, "versions": installed, "checks": [check._asdict() for check in checks], "speed": speed}
     width = max(len(check.name) for check in checks)
     lines = [f"{'ok    ' if check.ok else 'BROKEN'}  {check.name.ljust(width)}  {check.detail}" for check in checks]
     lines.append("This machine is fit for use." if healthy else "Something is broken: see the lines above.")
     return Answer(data, "\n".join(lines), DONE if healthy else FAILED)
 
 
-def _versions(found: dict[str, str]) -> Check:
-    if found["jax"] == BROKEN_JAX:
+def _versions(installed: dict[str, str]) -> Check:
+    if installed["jax"] == BROKEN_JAX:
         detail = f"jax {BROKEN_JAX} returns wrong numbers on CPU (jax issue 39103): install another version."
         return Check("versions", False, detail)
-    return Check("versions", True, ", ".join(f"{package} {version}" for package, version in found.items()))
+    return Check("versions", True, ", ".join(f"{package} {version}" for package, version in installed.items()))
 
 
 def _devices() -> Check:

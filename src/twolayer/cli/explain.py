@@ -1,19 +1,10 @@
 """``twolayer explain``: which descriptions and engines apply, how exactly, and why not."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from twolayer.cli.answer import Answer, AsJson, Overrides, Quiet
+from twolayer.cli.answer import Answer
+from twolayer.cli.options import AsJson, Overrides, Quiet, Spec
 
 
-def explain(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification.", show_default=False)],
-    overrides: Overrides = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> Answer:
+def explain(spec: Spec, overrides: Overrides = None, as_json: AsJson = False, quiet: Quiet = False) -> Answer:
     """Say which descriptions and engines apply to a specification, how exactly, and why not.
 
     Example: twolayer explain examples/relu_two_index.toml --set training.batch_size=4

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, AsJson, Failure, Quiet, folder_option
+from twolayer.cli.answer import DONE, FAILED, INTERRUPTED, Answer, Failure
 from twolayer.cli.interrupt import say
+from twolayer.cli.options import AsJson, Quiet, argument, folder, switch
 
 if TYPE_CHECKING:
     from twolayer.gallery import Page
@@ -16,27 +15,10 @@ ALL = "all"
 
 
 def gallery(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME...", help="Pages, or `all`; the list of them without.", show_default=False),
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The papers' sizes, or beyond; minutes to hours.")] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            help="Where MNIST and CIFAR-10 are.",
-            show_default=False,
-            parser=folder_option,
-        ),
-    ] = None,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="DIR", help="Each page becomes a folder of its name in it.", parser=folder_option
-        ),
-    ] = Path("gallery"),
+    names: Annotated[list[str] | None, argument("NAME...", "Pages, or `all`; the list of them without.")] = None,
+    full: Annotated[bool, switch("--full", "The papers' sizes, or beyond; minutes to hours.")] = False,
+    data_dir: Annotated[Path | None, folder("--data-dir", "Where MNIST and CIFAR-10 are.")] = None,
+    out: Annotated[Path, folder("--out", "Each page becomes a folder of its name in it.")] = Path("gallery"),
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> Answer:
@@ -68,7 +50,7 @@ def _list(known: list["Page"]) -> Answer:
 
 
 def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, quiet: bool) -> Answer:
-    from twolayer.cli.progress import progress_bar
+    from twolayer.cli.folder import progress_bar
     from twolayer.gallery import PageOptions, make
 
     done: list[Result] = []
@@ -90,5 +72,5 @@ def _make(chosen: list["Page"], full: bool, data_dir: Path | None, out: Path, qu
     except KeyboardInterrupt:
         raise interrupted() from None
     holds = all(result.holds for result in done)
-    words = "\n\n".join(map(str, done))
-    return Answer({"holds": holds, "pages": [each.to_dict() for each in done]}, words, DONE if holds else FAILED)
+    text = "\n\n".join(map(str, done))
+    return Answer({"holds": holds, "pages": [page.to_dict() for page in done]}, text, DONE if holds else FAILED)

@@ -5,105 +5,66 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twolayer.cli.answer import FAILED, Answer, AsJson, Failure, Overrides, Quiet, folder_option
-from twolayer.cli.interrupt import say_answer, writing
+from twolayer.cli.answer import Answer
+from twolayer.cli.options import AsJson, Context, Overrides, Quiet, Seed, folder, option, refuse, switch
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from twolayer.analyses import LazySpec
 
-SPHERE = "sphere"
-SPECIFICATION = ".toml"
+SPECIFICATIONS = (".toml", ".json")
+# Options of both forms: a specification has its own words for all others.
+OF_BOTH = ("source", "overrides", "out", "as_json", "quiet")
 
 
 def ntk(
+    context: Context,
     source: Annotated[
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A specification SPEC.toml; mnist, fashion-mnist, cifar10; a file .npz, .csv or .parquet; or "
-            "`sphere`: random unit inputs.",
+            help="A specification SPEC.toml, or the spec.json of a report; mnist, fashion-mnist, cifar10; a file .npz, "
+            ".csv or .parquet; or `sphere`: random unit inputs.",
         ),
-    ] = SPHERE,
-    n: Annotated[int | None, typer.Option("--n", metavar="N", help="Training samples; 1000 when left out.")] = None,
-    d: Annotated[int, typer.Option("--d", metavar="N", help="Dimension of `sphere`.")] = 20,
-    classes: Annotated[
-        str | None,
-        typer.Option("--classes", metavar="A,B|A", help="Two classes, or one against the rest.", show_default=False),
-    ] = None,
-    random_labels: Annotated[
-        float, typer.Option("--random-labels", metavar="SHARE", help="Share of labels drawn at random.")
-    ] = 0.0,
+    ] = "sphere",
+    n: Annotated[int | None, option("--n", "N", "Training samples; 1000 when left out.")] = None,
+    d: Annotated[int, option("--d", "N", "Dimension of `sphere`.")] = 20,
+    classes: Annotated[str | None, option("--classes", "A,B|A", "Two classes, or one against the rest.")] = None,
+    random_labels: Annotated[float, option("--random-labels", "SHARE", "Share of labels drawn at random.")] = 0.0,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            metavar="FORMULA",
-            help="Labels from a formula in the first coordinates z1, z2, ..., with provable bounds.",
-            show_default=False,
+        option(
+            "--target", "FORMULA", "Labels from a formula in the first coordinates z1, z2, ..., with provable bounds."
         ),
     ] = None,
-    width: Annotated[int, typer.Option("--width", metavar="M", help="Units of a trained network; 0 for none.")] = 0,
-    replicas: Annotated[int, typer.Option("--replicas", metavar="N", help="Networks that are trained.")] = 1,
-    steps: Annotated[int, typer.Option("--steps", metavar="K", help="Steps of gradient descent.")] = 100,
-    eta: Annotated[
-        float | None, typer.Option("--eta", metavar="VALUE", help="Step size; 1 / lambda_max when left out.")
-    ] = None,
+    width: Annotated[int, option("--width", "M", "Units of a trained network; 0 for none.")] = 0,
+    replicas: Annotated[int, option("--replicas", "N", "Networks that are trained.")] = 1,
+    steps: Annotated[int, option("--steps", "K", "Steps of gradient descent.")] = 100,
+    eta: Annotated[float | None, option("--eta", "VALUE", "Step size; 1 / lambda_max when left out.")] = None,
     start: Annotated[
-        str, typer.Option("--start", metavar="NAME", help="Start of the network: antisymmetric, small or sphere.")
+        str, option("--start", "NAME", "Start of the network: antisymmetric, small or sphere.")
     ] = "antisymmetric",
     kappa: Annotated[
-        float | None,
-        typer.Option("--kappa", metavar="VALUE", help="Deviation of its weights; 1, or 0.01 for `small`."),
+        float | None, option("--kappa", "VALUE", "Deviation of its weights; 1, or 0.01 for `small`.")
     ] = None,
-    activation: Annotated[str, typer.Option("--activation", metavar="NAME", help="Of the kernel.")] = "relu",
-    layers: Annotated[str, typer.Option("--layers", metavar="NAME", help="Trained: first, second or both.")] = "first",
-    ridge: Annotated[float, typer.Option("--ridge", metavar="VALUE", help="Added to the diagonal.")] = 0.0,
+    activation: Annotated[str, option("--activation", "NAME", "Of the kernel.")] = "relu",
+    layers: Annotated[str, option("--layers", "NAME", "Trained: first, second or both.")] = "first",
+    ridge: Annotated[float, option("--ridge", "VALUE", "Added to the diagonal.")] = 0.0,
     shares: Annotated[
-        int, typer.Option("--shares", metavar="N", help="Shares of random labels, 0 to 1, to compare with test errors.")
+        int, option("--shares", "N", "Shares of random labels, 0 to 1, to compare with test errors.")
     ] = 0,
     test: Annotated[
         int | None,
-        typer.Option(
-            "--test",
-            metavar="N",
-            help="Test samples on which errors are measured; none when left out, but 1000 with --shares.",
-            show_default=False,
-        ),
+        option("--test", "N", "Test samples on which errors are measured; none when left out, but 1000 with --shares."),
     ] = None,
-    single: Annotated[
-        bool, typer.Option("--single", help="Network and matrix-free products in single precision.")
-    ] = False,
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="exact (all eigenvalues), free (no matrix), or auto.")
-    ] = "auto",
+    single: Annotated[bool, switch("--single", "Network and matrix-free products in single precision.")] = False,
+    method: Annotated[str, option("--method", "NAME", "exact (all eigenvalues), free (no matrix), or auto.")] = "auto",
     devices: Annotated[
-        int | None,
-        typer.Option("--devices", metavar="N", help="Accelerators for `free`; all of them when left out."),
+        int | None, option("--devices", "N", "Accelerators for `free`; all of them when left out.")
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="The seed of every random number.")] = 0,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir",
-            metavar="DIR",
-            help="Where the named sets are.",
-            show_default=False,
-            parser=folder_option,
-        ),
-    ] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch a named set that is not there.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="DIR",
-            help="Write figures and the numbers there.",
-            show_default=False,
-            parser=folder_option,
-        ),
-    ] = None,
+    seed: Seed = 0,
+    data_dir: Annotated[Path | None, folder("--data-dir", "Where the named sets are.")] = None,
+    download: Annotated[bool, switch("--download", "Fetch a named set that is not there.")] = False,
+    out: Annotated[Path | None, folder("--out", "Write figures and the numbers there.")] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -116,124 +77,81 @@ def ntk(
     Example: twolayer ntk sphere --n 200 --d 10 --target "z1 + z1*z2 + cos(z3) - 1"
     Example: twolayer ntk examples/ntk/sphere.toml --set problem.student.p=1024
     """
-    given = dict(locals())
     from twolayer.analyses import ntk as analyse
     from twolayer.analyses.lazy.result import to_dict
-    from twolayer.cli.folder import check_writable
-    from twolayer.cli.progress import progress_bar
+    from twolayer.cli.folder import Work, progress_bar
     from twolayer.data import summary
+    from twolayer.experiment.lazy import lazy_tables
+    from twolayer.specification.codec import to_json
 
-    options = {name: value for name, value in given.items() if name not in OF_BOTH}
-    spec = _from_file(source, overrides, options) if _is_specification(source) else _from_options(overrides, **options)
-    if out is not None:
-        check_writable(out)
+    spec, data = _specification(context)
+    work = Work(out, "ntk", spec.key)
     with progress_bar(quiet) as progress:
         result = analyse(spec.problem, spec.training, spec.ask, progress=progress)
-    data = {"source": source} | to_dict(result)
-    words = str(summary(result))
-    if out is not None:
-        say_answer(Answer(data, words))
-        data["files"] = _write(result, data, out)
-        data["folder"] = str(out)
-        words += f"\n\npictures  {out}"
-    return Answer(data, words)
+    answer = Answer({"source": source} | to_dict(result), str(summary(result)))
+
+    def figures() -> dict[str, Any]:
+        from twolayer.plots import complexity_sweep, lazy_training
+
+        drawn = {"training": lazy_training(result)}
+        return drawn | ({"complexity": complexity_sweep(result)} if "share" in result.coords else {})
+
+    return work.finish(answer, {"result": result}, figures, to_json(lazy_tables(spec, data)))
 
 
-# Options of both forms: a specification has its own words for all others.
-OF_BOTH = ("overrides", "out", "as_json", "quiet")
-
-
-def _is_specification(source: str) -> bool:
-    return Path(source).suffix.lower() == SPECIFICATION
-
-
-def _from_file(source: str, overrides: list[str] | None, options: dict[str, Any]) -> "LazySpec":
-    """The specification of a file; options of the short form are refused, since the file has fields for them."""
-    import inspect
-
+def _specification(context: Context) -> "tuple[LazySpec, dict[str, Any] | None]":
+    """What is asked, from a file or from the options of the short form, and the table that names the samples."""
     from twolayer.core.errors import InvalidInput
-    from twolayer.experiment import read_lazy_spec
+    from twolayer.experiment.lazy import lazy_spec, read_lazy_tables
 
-    defaults = {name: parameter.default for name, parameter in inspect.signature(ntk).parameters.items()}
-    changed = [name for name, value in options.items() if name != "source" and value != defaults[name]]
-    if changed:
-        raise InvalidInput(
-            f"Option `--{changed[0].replace('_', '-')}` belongs to the short form on a data set: change the field of "
-            "the specification with `--set`."
-        )
-    return read_lazy_spec(source, overrides or ())
+    options = {name: value for name, value in context.params.items() if name not in OF_BOTH}
+    source, overrides = context.params["source"], context.params["overrides"] or ()
+    if Path(source).suffix.lower() in SPECIFICATIONS:
+        refuse(context, options)
+        tables = read_lazy_tables(source, overrides)
+        return lazy_spec(tables), tables.get("data")
+    if overrides:
+        raise InvalidInput("Option `--set` changes a field of a specification SPEC.toml, but SOURCE is a data set.")
+    return _from_options(source, options)
 
 
-def _from_options(
-    overrides: list[str] | None, source: str, n: Any, d: int, classes: str | None, random_labels: float, test: Any,
-    data_dir: Any, download: bool, shares: int, single: bool, replicas: int, target: str | None, seed: int,
-    **options: Any,
-) -> "LazySpec":  # fmt: skip  # one parameter for each option of the short form
+def _from_options(source: str, options: dict[str, Any]) -> "tuple[LazySpec, dict[str, Any]]":
     """The same objects from the options of the short form."""
     import numpy as np
 
     from twolayer.analyses import LazySpec, NTKAsk
-    from twolayer.analyses.lazy.setting import lazy_setting
+    from twolayer.analyses.lazy.setting import LETTERS, lazy_setting
     from twolayer.core.errors import InvalidInput
     from twolayer.experiment import load_data
     from twolayer.experiment.lazy import TEST_SAMPLES
     from twolayer.specification.fields import count
 
-    if overrides:
-        raise InvalidInput("Option `--set` changes a field of a specification SPEC.toml, but SOURCE is a data set.")
-    count("shares", low=0, high=1000)(shares)
+    def taken(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
+
+    shares = count("shares", low=0, high=1000)(options["shares"])
     if shares == 1:
         raise InvalidInput("Option `--shares` must be 0, or two or more, but is 1.")
-    if shares and test is None:
-        test = TEST_SAMPLES
-    where = {"classes": _classes(classes), "data_dir": data_dir, "download": download, "seed": seed}
-    samples, held = load_data(source, n, d, random_labels=random_labels, test=test, has_target=bool(target), **where)
-    names = ("width", "eta", "start", "kappa", "activation", "layers")
-    setting = {name: options.pop(name) for name in names}
-    problem, training = lazy_setting(samples, **setting)
+    data: dict[str, Any] = taken("n", "d", "random_labels", "test", "data_dir", "download") | {"source": source}
+    data["classes"] = _classes(options["classes"])
+    if shares and data["test"] is None:
+        data["test"] = TEST_SAMPLES
+    samples, held = load_data(**data, seed=options["seed"], has_target=bool(options["target"]))
+    problem, training = lazy_setting(samples, **taken(*LETTERS))
     ask = NTKAsk(
-        replicas=count("replicas", low=0)(replicas) if setting["width"] else 0,
+        **taken("steps", "target", "seed", "ridge", "method", "devices"),
+        replicas=count("replicas", low=0)(options["replicas"]) if options["width"] else 0,
         test=held,
         shares=np.linspace(0.0, 1.0, shares) if shares else (),
-        target=target,
-        seed=seed,
-        precision="single" if single else "double",
-        **options,
+        precision="single" if options["single"] else "double",
     )
-    return LazySpec(problem, training, ask)
+    return LazySpec(problem, training, ask), data
 
 
 def _classes(text: str | None) -> list[int] | None:
     from twolayer.core.errors import InvalidInput, shown
 
-    if text is None:
-        return None
     try:
-        return [int(part) for part in text.split(",")]
+        return None if text is None else [int(part) for part in text.split(",")]
     except ValueError:
         raise InvalidInput(f"Option `--classes` must be numbers such as 3,8, but is {shown(text)}.") from None
-
-
-def _write(result: "xr.Dataset", data: dict[str, Any], folder: Path) -> list[str]:
-    """The figures, the dataset and the numbers; returns the names of the files."""
-    import json
-
-    from twolayer.core.errors import InvalidInput
-    from twolayer.core.files import make_folder, write_whole
-    from twolayer.data import save
-    from twolayer.plots import complexity_sweep, lazy_training, save_figure
-
-    try:
-        with writing(folder) as names:
-            make_folder(folder)
-            files = save_figure(lazy_training(result), folder / "training")
-            if "share" in result.coords:
-                files += save_figure(complexity_sweep(result), folder / "complexity")
-            files.append(save(result, folder / "result.nc"))
-            text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-            files.append(write_whole(folder / "summary.json", text.encode()))
-            names += [path.name for path in files]
-    except (OSError, InvalidInput) as error:  # the folder was writable before the work, so the input is not to blame
-        sentence = f"The figures could not be written to {str(folder)!r}: {error}"
-        raise Failure(f"{sentence.rstrip('.')}.", FAILED) from None
-    return names

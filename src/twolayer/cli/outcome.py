@@ -19,7 +19,7 @@ class Answer(NamedTuple):
     """The result of a command: for programs, for people, and its exit status."""
 
     data: dict[str, Any]
-    words: str
+    text: str
     status: int = DONE
     sentence: str = ""  # why there is not more of it
 
@@ -39,7 +39,7 @@ def deliver(outcome: Answer | Failure, as_json: bool, quiet: bool = False) -> in
         return _tell(outcome, as_json)
     try:
         if not quiet:
-            write(outcome.words, sys.stderr if as_json else sys.stdout)
+            write(outcome.text, sys.stderr if as_json else sys.stdout)
         if as_json:
             write(json.dumps(outcome.data), sys.stdout)
     except Failure as failure:

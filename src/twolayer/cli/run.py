@@ -5,30 +5,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, AsJson, Every, Failure, Overrides, Quiet, folder_option
-from twolayer.cli.interrupt import keeping, writing
+from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, Failure
+from twolayer.cli.interrupt import keeping
+from twolayer.cli.options import AsJson, Every, Overrides, Quiet, Spec, folder
 from twolayer.core import interrupts
-from twolayer.core.files import held, make_folder
+from twolayer.core.files import held
 
 if TYPE_CHECKING:
     from twolayer.experiment import RunSpec
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR",
-        help="The report folder; results/NAME-HASH when left out.",
-        show_default=False,
-        parser=folder_option,
-    ),
-]
+Out = Annotated[Path | None, folder("--out", "The report folder; results/NAME-HASH when left out.")]
 
 
 def run(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The specification.", show_default=False)],
+    spec: Spec,
     out: Out = None,
     overrides: Overrides = None,
     every: Every = None,
@@ -49,87 +39,60 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
 
     Long simulations keep their place in the folder every so many seconds: killed and run again, they go on from there.
     """
-    from twolayer.cli.folder import check_writable, checkpoint_in, default_folder, tidy
-    from twolayer.cli.progress import progress_bar
+    from twolayer.cli.folder import Work, pictures, progress_bar
     from twolayer.core.errors import ComputationFailed
     from twolayer.experiment import run_spec
+    from twolayer.report import write_report
+    from twolayer.specification.codec import to_json
     from twolayer.verbs import Interrupted
 
     began = time.perf_counter()
-    folder = default_folder(stem, spec.key) if out is None else out
-    checkpoint = checkpoint_in(folder, every)
-    check_writable(folder)
+    title = spec.title or stem
+    work = Work(out, stem, spec.key, every, is_written=True)
+
+    def write(tree: Any) -> dict[str, Any]:
+        """Write the report of a result; an empty one writes nothing."""
+        if not getattr(tree, "children", None):
+            return {"files": []}
+        return work.write(lambda: write_report(tree, work.folder, title, to_json(spec)))
+
+    def stopped(tree: Any) -> Failure:
+        return _interrupted(tree, write(tree)["files"], work.folder, spec.ask.replicas)
 
     def finish() -> Failure:
         partial = interrupts.offered()
-        return _interrupted(None if partial is None else partial(), folder, spec, stem)
+        return stopped(None if partial is None else partial())
 
     with held():  # from the end of the computation on, an interruption waits for the report
         try:
             with keeping(finish), progress_bar(quiet) as progress:
-                tree = run_spec(spec, progress, checkpoint)
+                tree = run_spec(spec, progress, work.checkpoint)
         except ComputationFailed as failure:
-            files = _write(failure.result, folder, spec, stem)["files"]
-            tidy(folder, checkpoint, files)
-            raise Failure(f"{failure} {_saved(files, folder)}", FAILED, tuple(files)) from None
-        except Interrupted as stopped:
-            raise _interrupted(stopped.result, folder, spec, stem) from None
-        report = _write(tree, folder, spec, stem)
-        tidy(folder, checkpoint, report["files"])
+            files = write(failure.result)["files"]
+            work.tidy(files)
+            raise Failure(f"{failure} {_saved(files, work.folder)}", FAILED, tuple(files)) from None
+        except Interrupted as interrupted:
+            raise stopped(interrupted.result) from None
+        report = write(tree)
+        work.tidy(report["files"])
     elapsed = time.perf_counter() - began
-    return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, _words(spec.title or stem, report, elapsed))
+    lines = [title, "", textwrap.fill(report["verdict"], 100), "", f"report    {work.folder / 'report.md'}"]
+    text = "\n".join([*lines, *pictures(report), f"elapsed   {elapsed:.1f} s"])
+    return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, text)
 
 
-def _interrupted(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> Failure:
-    """Write what was finished, and say what that is."""
+def _interrupted(tree: Any, files: list[str], folder: Path, replicas: int) -> Failure:
+    """Say what was finished and written."""
     from twolayer.description import Status
 
-    files = _write(tree, folder, spec, stem)["files"]
     checkpoint = folder / "checkpoint"
     place = f" The same command goes on from {str(checkpoint)!r}." if any(checkpoint.glob("*.npz")) else ""
     if not files:
         return Failure(f"Interrupted: nothing was finished.{place}", INTERRUPTED)
     finished = {name: int((child.status != Status.UNFINISHED).sum()) for name, child in tree.children.items()}
-    kept = ", ".join(f"{number} of {spec.ask.replicas} replicas of {name}" for name, number in finished.items())
+    kept = ", ".join(f"{number} of {replicas} replicas of {name}" for name, number in finished.items())
     return Failure(f"Interrupted: {kept} were finished. {_saved(files, folder)}{place}", INTERRUPTED, tuple(files))
-
-
-def _write(tree: Any, folder: Path, spec: "RunSpec", stem: str) -> dict[str, Any]:
-    """Write the report of a result; an empty one writes nothing."""
-    if not getattr(tree, "children", None):
-        return {"files": []}
-    from twolayer.core.errors import InvalidInput
-    from twolayer.report import write_report
-    from twolayer.specification.codec import to_json
-
-    try:
-        with writing(folder) as names:
-            make_folder(folder)
-            report = write_report(tree, folder, spec.title or stem, to_json(spec))
-            names += report["files"]
-        return report
-    except (OSError, InvalidInput) as error:  # the folder was writable before the work, so the input is not to blame
-        sentence = f"The report could not be written to {str(folder)!r}, which may lack some of it: {error}"
-        raise Failure(f"{sentence.rstrip('.')}.", FAILED) from None
-    except KeyboardInterrupt:
-        sentence = f"Interrupted while the report was written; {str(folder)!r} may lack some of it."
-        raise Failure(sentence, INTERRUPTED) from None
 
 
 def _saved(files: list[str], folder: Path) -> str:
     return f"Saved in {str(folder)!r}." if files else "Nothing was saved."
-
-
-def _words(title: str, report: dict[str, Any], elapsed: float) -> str:
-    """The verdict and where the pictures are."""
-    folder = Path(report["folder"])
-    lines = [
-        title,
-        "",
-        textwrap.fill(report["verdict"], 100),
-        "",
-        f"report    {folder / 'report.md'}",
-        *(f"picture   {folder / name}" for name in report["files"] if name.endswith(".png")),
-        f"elapsed   {elapsed:.1f} s",
-    ]
-    return "\n".join(lines)

@@ -91,6 +91,11 @@ class Finding(NamedTuple):
     where: str
     threshold: float
 
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The verdict as results carry it: one word, and a sentence."""
+        return {"outcome": self.outcome, "verdict": self.sentence}
+
 
 def judge_description(
     judge_name: str, description_name: str, judge: "xr.Dataset", description: "xr.Dataset", finite_d: float, d: int
@@ -132,21 +137,14 @@ def judge_description(
     )
     chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
     missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
-    weak = ""
-    if z <= limit and missed > WEAK:
-        outcome, head = "consistent", f"{description_name} is consistent with {judge_name}"
-        weak = (
-            f" Where single runs scatter most, a deviation of the risk by {min(missed, 1.0):.0%} of its range could "
-            "have been missed: more replicas or a larger d would sharpen this."
-        )
-    elif z <= limit:
-        outcome, head = "agrees", f"{description_name} agrees with {judge_name}"
-    elif size <= float(item.scatter[index]) or all(_beyond_shift(other) <= limit for other in deviations.values()):
-        outcome = "finite-d effect"
-        head = f"{description_name} follows {judge_name} up to a finite-d effect, to be confirmed at larger d"
-    else:
-        outcome, head = "differs", f"{description_name} differs from {judge_name}"
-    sentence = f"{head}: {seen}; {chance}; {expected}.{weak}"
+    of_finite_d = size <= float(item.scatter[index]) or all(_beyond_shift(x) <= limit for x in deviations.values())
+    outcome = outcome_of(z <= limit, missed > WEAK, of_finite_d)
+    weak = (
+        f" Where single runs scatter most, a deviation of the risk by {min(missed, 1.0):.0%} of its range could "
+        "have been missed: more replicas or a larger d would sharpen this."
+    )
+    head = head_of(outcome, description_name, judge_name, "a finite-d effect, to be confirmed at larger d")
+    sentence = f"{head}: {seen}; {chance}; {expected}.{weak if outcome == 'consistent' else ''}"
     return Finding(description_name, judge_name, outcome, sentence, z, where, limit), deviations
 
 
@@ -175,15 +173,23 @@ def judge_number(
     scale = max(abs(predicted), abs(measured), ROUNDING)
     z = gap / max(standard_error, ROUNDING * scale)
     seen = f"predicted {predicted:.6g}, measured {measured:.6g} +- {standard_error:.2g} ({z:.1f} standard errors away)"
-    if gap <= allowed and allowed > WEAK * scale:
-        outcome, head = "consistent", f"{name} is consistent with {judge}"
-    elif gap <= allowed:
-        outcome, head = "agrees", f"{name} agrees with {judge}"
-    elif gap <= allowed + finite_d:
-        outcome, head = "finite-d effect", f"{name} follows {judge} up to a finite-d effect of at most {finite_d:.2g}"
-    else:
-        outcome, head = "differs", f"{name} differs from {judge}"
+    outcome = outcome_of(bool(gap <= allowed), bool(allowed > WEAK * scale), bool(gap <= allowed + finite_d))
+    head = head_of(outcome, name, judge, f"a finite-d effect of at most {finite_d:.2g}")
     return Finding(name, judge, outcome, f"{head}: {seen}.", z, name, limit)
+
+
+def outcome_of(is_within_chance: bool, is_weak: bool, is_of_finite_d: bool) -> str:
+    """The word of a verdict, by what explains the difference: chance (which may say little), or finite d."""
+    if is_within_chance:
+        return "consistent" if is_weak else "agrees"
+    return "finite-d effect" if is_of_finite_d else "differs"
+
+
+def head_of(outcome: str, name: str, judge: str, effect: str) -> str:
+    """How the sentence of a verdict begins; ``effect`` says what finite d causes."""
+    heads = {"agrees": "agrees with", "consistent": "is consistent with", "finite-d effect": "follows"}
+    end = f" up to {effect}" if outcome == "finite-d effect" else ""
+    return f"{name} {heads.get(outcome, 'differs from')} {judge}{end}"
 
 
 def worst_outcome(outcomes: Iterable[str]) -> str:

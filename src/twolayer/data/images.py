@@ -9,7 +9,6 @@ import hashlib
 import io
 import os
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,12 +33,11 @@ class Images(NamedTuple):
 
 
 class ImageSet(NamedTuple):
-    """A named set: its published files, the archives of arrays that may replace them, and its reader."""
+    """A named set: its published files, and the archives of arrays that may replace them."""
 
     title: str
     files: tuple[RemoteFile, ...]
     archives: tuple[str, ...]
-    read: Callable[[Path, bool], Images]
     # SHA-256 of the training and of the test images in memory, whichever file they were read from.
     contents: tuple[str, str] | None = None
 
@@ -54,12 +52,10 @@ def _idx(name: str, base: str, published: tuple[tuple[int, str], ...]) -> tuple[
     )
 
 
-def _read_mnist(files: tuple[RemoteFile, ...]) -> Callable[[Path, bool], Images]:
-    def read(folder: Path, verify: bool) -> Images:
-        images = Images(*(read_idx(verified(folder / file.name, file.sha256, verify)) for file in files))
-        return _checked(images, folder / files[0].name)
-
-    return read
+def _read_published(files: tuple[RemoteFile, ...], folder: Path, verify: bool) -> Images:
+    """The images of published files: one archive of CIFAR-10, or four arrays in the format of MNIST."""
+    paths = [verified(folder / file.name, file.sha256, verify) for file in files]
+    return _checked(_read_cifar(paths[0]) if len(paths) == 1 else Images(*map(read_idx, paths)), paths[0])
 
 
 CIFAR = RemoteFile(
@@ -72,8 +68,7 @@ CIFAR_ROW = 1 + 3 * 32 * 32  # a class, then red, green and blue planes
 CIFAR_UNPACKED = 2**28  # six batches of 30.7 MB, and less than a MB of other files
 
 
-def _read_cifar(folder: Path, verify: bool) -> Images:
-    path = verified(folder / CIFAR.name, CIFAR.sha256, verify)
+def _read_cifar(path: Path) -> Images:
     names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
     with parsing(path, "archive"):
         with gzip.open(path) as packed:
@@ -84,7 +79,7 @@ def _read_cifar(folder: Path, verify: bool) -> Images:
             batches = [_read_batch(archive, path, name) for name in names]
     rows = (np.concatenate(batches[:5]), batches[5])
     images = [part[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for part in rows]
-    return _checked(Images(images[0], rows[0][:, 0], images[1], rows[1][:, 0]), path)
+    return Images(images[0], rows[0][:, 0], images[1], rows[1][:, 0])
 
 
 def _read_batch(archive: tarfile.TarFile, path: Path, name: str) -> np.ndarray:
@@ -124,15 +119,14 @@ SETS: dict[str, ImageSet] = {
         "MNIST",
         _MNIST,
         ("mnist.npz",),
-        _read_mnist(_MNIST),
         # The checksums are of the unpacked files without their headers of 16 bytes.
         (
             "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
             "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
         ),
     ),
-    "fashion-mnist": ImageSet("Fashion-MNIST", _FASHION, ("fashion-mnist.npz",), _read_mnist(_FASHION)),
-    "cifar10": ImageSet("CIFAR-10", (CIFAR,), ("cifar10.npz", "cifar10_airplane_automobile.npz"), _read_cifar),
+    "fashion-mnist": ImageSet("Fashion-MNIST", _FASHION, ("fashion-mnist.npz",)),
+    "cifar10": ImageSet("CIFAR-10", (CIFAR,), ("cifar10.npz", "cifar10_airplane_automobile.npz")),
 }
 
 
@@ -172,12 +166,12 @@ def load_images(name: str, data_dir: str | Path | None = None, download: bool = 
                 images = read_archive(folder / archive)
                 return _compared(images, chosen, folder / archive) if verify else images
         if all(_is_there(folder / file.name) for file in chosen.files):
-            return chosen.read(folder, verify)
+            return _read_published(chosen.files, folder, verify)
     if download:
         folder = cache_folder() if data_dir is None else Path(data_dir)
         for file in chosen.files:
             fetch(file, folder)
-        return chosen.read(folder, verify)
+        return _read_published(chosen.files, folder, verify)
     files = ", ".join(file.name for file in chosen.files)
     raise InvalidInput(
         f"The set {chosen.title} is not in {' or '.join(shown(folder) for folder in folders)}: put "

@@ -3,9 +3,8 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -43,21 +42,21 @@ class Specification(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Stated:
-    """The specification of what is no run, by its parts: a problem and a training, or any other question."""
+class Question(NamedTuple):
+    """The specification of what is no run: which analysis, and everything that its result depends on."""
 
-    parts: Mapping[str, Any]
+    analysis: str
+    fields: Mapping[str, Any]
 
     @property
     def json(self) -> str:
         """The canonical JSON."""
-        return to_json(dict(self.parts))
+        return to_json({"analysis": self.analysis, **self.fields})
 
     @property
     def key(self) -> str:
-        """The hash of it."""
-        return content_hash(dict(self.parts))
+        """The hash of the canonical JSON."""
+        return content_hash({"analysis": self.analysis, **self.fields})
 
 
 def provenance(specification: Specification, seed: int, references: Sequence[str] = ()) -> dict[str, Any]:

@@ -76,6 +76,17 @@ def kind_of(attributes: Mapping[Any, Any]) -> str:
     return str(attributes.get("kind", "trajectory"))
 
 
+def check_kind(result: Any, kind: str, verb: str, argument: str = "result") -> "xr.Dataset":
+    """The dataset that a verb returned; raises `InvalidInput` if it is anything else."""
+    import xarray as xr
+
+    if isinstance(result, xr.Dataset) and kind_of(result.attrs) == kind:
+        return result
+    is_dataset = isinstance(result, xr.Dataset)
+    other = f"its kind is {kind_of(result.attrs)!r}" if is_dataset else f"is a {type(result).__name__}"
+    raise InvalidInput(f"Argument `{argument}` must be what `{verb}` returned, but {other}.")
+
+
 def schema_of(dataset: "xr.Dataset") -> Schema:
     """The schema of a dataset; raises `InvalidInput` if it has none."""
     version = dataset.attrs.get("schema")

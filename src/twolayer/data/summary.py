@@ -47,6 +47,16 @@ def explained(outcome: str) -> str:
     return f"{outcome}: {OUTCOMES[outcome]}" if outcome in OUTCOMES else outcome
 
 
+def finite(value: Any) -> float | None:
+    """A number that JSON can hold, or None where there is none."""
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def native(value: Any) -> Any:
+    """An attribute that was read from a file as Python has it."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def with_error(value: Any, error: Any) -> str:
     """A number with its error, rounded to the digits that are known."""
     if value is None or not np.isfinite(value):

@@ -34,7 +34,7 @@ from twolayer.data import load_samples
 from twolayer.data.arrays import BYTES_OF_A_NUMBER
 from twolayer.experiment.specs import read_tables, refuse_unknown
 from twolayer.problem import Problem, Samples
-from twolayer.specification.codec import decode
+from twolayer.specification.codec import decode, encode
 from twolayer.specification.fields import count
 from twolayer.training import SGD
 from twolayer.training.sgd import AbstractLayers
@@ -98,7 +98,7 @@ def _sphere(n: Any, d: Any, share: Any, seed: list[int]) -> Samples:
 
 
 def read_lazy_spec(path: str | Path, overrides: Sequence[str] = ()) -> LazySpec:
-    """Read a specification of lazy training from a TOML file.
+    """Read a specification of lazy training from a TOML file, or from the ``spec.json`` of a report.
 
     Parameters
     ----------
@@ -107,24 +107,53 @@ def read_lazy_spec(path: str | Path, overrides: Sequence[str] = ()) -> LazySpec:
     overrides
         Changes to the file such as ``"problem.student.p=1024"``; a key that is not there is made.
     """
-    data = read_tables(path, overrides)
+    return lazy_spec(read_lazy_tables(path, overrides))
+
+
+def read_lazy_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """The tables of such a file."""
+    data = read_tables(path, overrides, _of_report)
     refuse_unknown(data, TABLES, "The specification has no table or key")
     if "problem" not in data:
         raise InvalidInput("The specification needs the table `[problem]`.")
-    tables = {name: dict(_table(data, name)) for name in ("data", "problem", "training", "run")}
-    asked, problem = tables["run"], tables["problem"]
-    refuse_unknown(asked, RUN_FIELDS, "`run`: there is no field")
-    if "data" in data:
+    tables = {name: table for name, table in data.items() if name != "title"}
+    wrong = [name for name, table in tables.items() if not isinstance(table, dict)]
+    if wrong:
+        raise InvalidInput(f"`{wrong[0]}`: must be a table, but is {shown(tables[wrong[0]])}.")
+    refuse_unknown(tables.get("run", {}), RUN_FIELDS, "`run`: there is no field")
+    return tables
+
+
+def _of_report(data: Any) -> dict[str, Any]:
+    if not isinstance(data, dict) or data.get("kind") != "LazySpec":
+        raise InvalidInput("A specification in JSON must be an object of the kind `LazySpec`, as `ntk` writes it.")
+    tables = {name: data[name] for name in TABLES if name in data}
+    return tables | {"run": {name: value for name, value in data.get("ask", {}).items() if name != "kind"}}
+
+
+def lazy_spec(tables: dict[str, dict[str, Any]]) -> LazySpec:
+    """The specification that tables state; a table ``data`` is loaded."""
+    problem = {"target": "Labels"} | tables["problem"]
+    asked, training = dict(tables.get("run", {})), tables.get("training", {})
+    if "data" in tables:
         problem, asked = _with_samples(tables["data"], problem, asked)
-    problem.setdefault("target", "Labels")
-    return LazySpec(decode(problem, Problem, "problem"), _training(tables["training"]), decode(asked, NTKAsk, "run"))
+    return LazySpec(decode(problem, Problem, "problem"), _training(training), decode(asked, NTKAsk, "run"))
 
 
-def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
-    table = data.get(name, {})
-    if not isinstance(table, dict):
-        raise InvalidInput(f"`{name}`: must be a table, but is {shown(table)}.")
-    return table
+def lazy_tables(spec: LazySpec, data: dict[str, Any] | None) -> dict[str, Any]:
+    """The tables from which `lazy_spec` makes the same, as plain data: samples by the table that named them, if any."""
+    tables = encode(spec)
+    test = spec.ask.test
+    if data is None:
+        samples: dict[str, Any] = {"inputs": spec.problem.inputs, "test": test}
+        arrays = {name: {"kind": "Samples", "X": x.X.tolist(), "y": x.y.tolist()} for name, x in samples.items() if x}
+        tables["problem"]["inputs"], tables["ask"]["test"] = arrays["inputs"], arrays.get("test")
+        return tables
+    del tables["problem"]["inputs"], tables["ask"]["test"]
+    plain = {
+        name: str(value) if isinstance(value, Path) else value for name, value in data.items() if value is not None
+    }
+    return tables | {"data": plain | ({} if test is None else {"test": test.n})}
 
 
 def _with_samples(
@@ -137,7 +166,8 @@ def _with_samples(
         raise InvalidInput("The samples are given by `[data]` and by `[problem.inputs]`: use one of them.")
     if len(asked.get("shares", ())) and "test" not in source and "test" not in asked:
         source = source | {"test": TEST_SAMPLES}
-    samples, test = load_data(**source, seed=count("seed", low=0)(asked.get("seed", 0)), has_target="target" in asked)
+    seed, has_target = count("seed", low=0)(asked.get("seed", 0)), asked.get("target") is not None
+    samples, test = load_data(**source, seed=seed, has_target=has_target)
     return problem | {"inputs": samples}, asked if test is None else asked | {"test": test}
 
 
@@ -145,5 +175,7 @@ def _training(table: dict[str, Any]) -> SGD | AbstractLayers:
     """The training; without a learning rate, the layers that are trained."""
     if "learning_rate" in table:
         return decode(table, SGD, "training")
+    if table.get("kind", "SGD") != "SGD":
+        return decode(table, AbstractLayers, "training")
     refuse_unknown(table, ("kind", "layers"), "`training`: without a `learning_rate` there is no field")
     return decode(table.get("layers", "First"), AbstractLayers, "training.layers")

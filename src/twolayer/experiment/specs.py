@@ -7,10 +7,12 @@ arguments of `compare`. The codec builds the objects, which validate their field
 import dataclasses
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
 
 from twolayer.ask import Ask, RunSpec
 from twolayer.core.checkpoint import Checkpoint
@@ -33,13 +35,6 @@ RUN_FIELDS = ("descriptions", *(field.name for field in dataclasses.fields(Ask))
 DEFAULTS = {"descriptions": ["DirectSGD", "SaadSolla"], "replicas": 16}
 
 
-def one_method(spec: RunSpec) -> SGD:
-    """The training of a specification; raises `InvalidInput` if it is a schedule of several."""
-    if isinstance(spec.training, Schedule):
-        raise InvalidInput("Argument `training` must be one method here, but is a Schedule: ask for each phase.")
-    return spec.training
-
-
 def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
     """Read a specification from a TOML file, or from the ``spec.json`` of a report.
 
@@ -56,10 +51,44 @@ def read_spec(path: str | Path, overrides: Sequence[str] = ()) -> RunSpec:
     return parse_spec(text, overrides, source=str(path), is_json=path.suffix.lower() == ".json")
 
 
-def read_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The tables of a TOML file, with changes such as ``"training.learning_rate=0.3"``."""
+def read_tables(
+    path: str | Path, overrides: Sequence[str], of_report: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
+    """The tables of a file, with changes such as ``"training.learning_rate=0.3"``.
+
+    ``of_report`` gives the tables of a ``spec.json``, or refuses it.
+    """
     path = Path(path)
-    return _parse_tables(read_text(path, "specification file", MAX_BYTES), overrides, str(path), is_json=False)
+    text = read_text(path, "specification file", MAX_BYTES)
+    return _parse_tables(text, overrides, str(path), path.suffix.lower() == ".json", of_report)
+
+
+def analysis_of(path: str | Path) -> str | None:
+    """The analysis whose report has this ``spec.json``; None for a specification of a run."""
+    is_json = Path(path).suffix.lower() == ".json"
+    data = read_tables(path, (), lambda data: data if isinstance(data, dict) else {}) if is_json else {}
+    return data.get("analysis")
+
+
+def read_question(path: str | Path, analysis: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The arguments of an analysis from the ``spec.json`` of its report."""
+
+    def of_report(data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict) or data.pop("analysis", None) != analysis:
+            raise InvalidInput(f"A specification in JSON must be that of a report of `{analysis}`, but is another.")
+        return data
+
+    return {name: _decoded(value, name) for name, value in read_tables(path, overrides, of_report).items()}
+
+
+def _decoded(value: Any, path: str) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item, f"{path}[{place}]") for place, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    return (
+        decode(value, eqx.Module, path) if "kind" in value else {name: _decoded(x, name) for name, x in value.items()}
+    )
 
 
 def demo_spec(overrides: Sequence[str] = ()) -> RunSpec:
@@ -72,13 +101,15 @@ def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
     """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
-    return _from_tables(_parse_tables(text, overrides, source, is_json))
+    return _from_tables(_parse_tables(text, overrides, source, is_json, _tables_of))
 
 
-def _parse_tables(text: str, overrides: Sequence[str], source: str, is_json: bool) -> dict[str, Any]:
+def _parse_tables(
+    text: str, overrides: Sequence[str], source: str, is_json: bool, of_report: Callable[[Any], dict[str, Any]]
+) -> dict[str, Any]:
     form = "JSON" if is_json else "TOML"
     try:
-        data = _tables_of(json.loads(text)) if is_json else tomllib.loads(text)
+        data = of_report(json.loads(text)) if is_json else tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number with thousands of digits is a plain ValueError
         if isinstance(error, InvalidInput):
             raise
@@ -150,17 +181,15 @@ def _from_tables(data: dict[str, Any]) -> RunSpec:
     return decode(parts, RunSpec, "run")
 
 
-def refuse_unknown(table: dict[str, Any], allowed: Sequence[str], words: str) -> None:
+def refuse_unknown(table: dict[str, Any], allowed: Sequence[str], beginning: str) -> None:
     """Refuse a key that a table does not have, with the nearest that it has; ``words`` begin the sentence."""
     unknown = [key for key in table if key not in allowed]
     if unknown:
-        raise InvalidInput(f"{words} {shown(unknown[0])}: {nearest(unknown[0], allowed)}")
+        raise InvalidInput(f"{beginning} {shown(unknown[0])}: {nearest(unknown[0], allowed)}")
 
 
 def run_spec(
-    spec: RunSpec,
-    progress: Progress | bool | None = None,
-    checkpoint: str | Path | Checkpoint | None = None,
+    spec: RunSpec, progress: Progress | bool | None = None, checkpoint: str | Path | Checkpoint | None = None
 ) -> "xr.DataTree":
     """Run all descriptions of a specification from the same starts, and compare them.
 

@@ -147,8 +147,6 @@ def claims_table(claims: tuple[Claim, ...]) -> str:
     """The claims as a Markdown table."""
     rows = ["| claim | number | allowed | |", "|---|---|---|---|"]
     for claim in claims:
-        low, high = (f"{x:.4g}" if abs(x) < float("inf") else "" for x in (claim.low, claim.high))
-        allowed = f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
-        sentence = claim.sentence.replace("|", "\\|")
-        rows.append(f"| {sentence} | {claim.value:.4g} | {allowed} | {'holds' if claim.holds else '**fails**'} |")
+        sentence, holds = claim.sentence.replace("|", "\\|"), "holds" if claim.holds else "**fails**"
+        rows.append(f"| {sentence} | {claim.value:.4g} | {claim.allowed} | {holds} |")
     return "\n".join(rows) + "\n"

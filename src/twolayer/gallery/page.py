@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.data.summary import finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,20 +50,18 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """The claim as plain data for JSON; missing limits and numbers that are not finite are None."""
-        numbers = {"value": self.value, "low": self.low, "high": self.high}
-        finite = {name: float(x) if np.isfinite(x) else None for name, x in numbers.items()}
-        return {"sentence": self.sentence, **finite, "holds": self.holds}
+        numbers = {name: finite(getattr(self, name)) for name in ("value", "low", "high")}
+        return {"sentence": self.sentence, **numbers, "holds": self.holds}
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        low, high = (f"{end:.4g}" if np.isfinite(end) else "" for end in (self.low, self.high))
+        return f"{low} to {high}" if low and high else f"at least {low}" if low else f"at most {high}"
 
     def __str__(self) -> str:
-        ends = (
-            f"{self.low:.4g}" if np.isfinite(self.low) else "",
-            f"{self.high:.4g}" if np.isfinite(self.high) else "",
-        )
-        if all(ends):
-            allowed = f"must be from {ends[0]} to {ends[1]}"
-        else:
-            allowed = f"must be at least {ends[0]}" if ends[0] else f"must be at most {ends[1]}"
-        return f"{self.sentence}: {self.value:.4g} ({allowed})"
+        both = "from " if np.isfinite([self.low, self.high]).all() else ""
+        return f"{self.sentence}: {self.value:.4g} (must be {both}{self.allowed})"
 
 
 def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: Any = 0.0) -> Claim:

@@ -67,12 +67,12 @@ class Cloud:
         """The units at one saved time, and where a unit equal to the target would be."""
         star = {"marker": "*", "ms": 7.0, "mew": 0.0, "mfc": PALETTE[1], "clip_on": False, "zorder": 5}
         target = Series("", [self.target], [0.0], kind="points", color=1, look=star)
-        words = f"$t={self.time[number]:.3g}$"
+        moment = f"$t={self.time[number]:.3g}$"
         return Panel(
             "overlap  $m$" if self.direction is None else f"overlap  $m_{{{self.direction}}}$",
             r"outside of the target  $q$",
             [*(units or [self.units(number)]), target],
-            title=f"{title}, {words}" if title else words,
+            title=f"{title}, {moment}" if title else moment,
             xlim=self.limits[0],
             ylim=self.limits[1],
             legend="figure",
@@ -142,7 +142,7 @@ def flow(
     _check(result)
     check_dimensions({"": result}, hue=hue, col=col)
     columns = {
-        value: {name: Cloud(each, direction) for name, each in parts(part, hue).items()}
+        value: {name: Cloud(piece, direction) for name, piece in parts(part, hue).items()}
         for value, part in parts(result, col).items()
     }
     clouds = [cloud for members in columns.values() for cloud in members.values()]

@@ -170,13 +170,13 @@ def parts(dataset: xr.Dataset, dim: str | None) -> dict[str, xr.Dataset]:
     """The dataset at each value along a dimension, by labels of the values; whole where it has no such dimension."""
     if dim is None or dim not in dataset.dims:
         return {"": dataset}
-    found: dict[str, xr.Dataset] = {}
+    pieces: dict[str, xr.Dataset] = {}
     for number in range(dataset.sizes[dim]):
         value = dataset[dim].values[number] if dim in dataset.coords else number
-        words = f"{value:g}" if np.issubdtype(np.asarray(value).dtype, np.number) else str(value)
-        label = f"${SYMBOLS[dim]}={words}$" if dim in SYMBOLS else f"{dim.replace('_', ' ')} {words}"
-        found[label] = _unpadded(dataset.isel({dim: [number] if dim == "replica" else number}))
-    return found
+        written = f"{value:g}" if np.issubdtype(np.asarray(value).dtype, np.number) else str(value)
+        label = f"${SYMBOLS[dim]}={written}$" if dim in SYMBOLS else f"{dim.replace('_', ' ')} {written}"
+        pieces[label] = _unpadded(dataset.isel({dim: [number] if dim == "replica" else number}))
+    return pieces
 
 
 def _unpadded(dataset: xr.Dataset) -> xr.Dataset:

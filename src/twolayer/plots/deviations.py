@@ -13,16 +13,16 @@ from twolayer.plots.style import DARK_GREY
 VARIABLES = ("M", "Q", "a")
 
 
-def has_deviation(description: ShownDescription, name: str) -> bool:
-    """Whether standard errors of a variable are known."""
-    name = f"deviation_{name}"
-    return name in description.dataset and bool(np.isfinite(description.dataset[name].values).any())
+def has_deviation(description: ShownDescription, *variables: str) -> bool:
+    """Whether standard errors of one of the variables are known."""
+    known = [f"deviation_{name}" for name in variables if f"deviation_{name}" in description.dataset]
+    return any(np.isfinite(description.dataset[name].values).any() for name in known)
 
 
 def _threshold(judged: Sequence[ShownDescription], largest: float) -> float | None:
     """The largest deviation that chance explains, unless it is so far above all seen that it would flatten them."""
-    recorded = [float(each.dataset.attrs["threshold"]) for each in judged if "threshold" in each.dataset.attrs]
-    limit = max((value for value in recorded if np.isfinite(value)), default=None)
+    recorded = [description.dataset.attrs.get("threshold", np.inf) for description in judged]
+    limit = max((float(value) for value in recorded if np.isfinite(value)), default=None)
     return limit if limit is not None and limit <= 3.0 * largest else None
 
 
@@ -34,7 +34,7 @@ def deviation_panel(facet: Facet, judged: Sequence[ShownDescription], shared: di
             z = description.values("deviation_risk")
             look = {"lw": 0.9}
             series.append(Series("", description.time, z, color=description.color, dashed=description.place, look=look))
-    largest = max(1.0, *(float(np.nanmax(np.abs(each.values("deviation_risk")))) for each in judged))
+    largest = max(1.0, *(float(np.nanmax(np.abs(description.values("deviation_risk")))) for description in judged))
     extent = max(largest, 2.6)
     limit = _threshold(judged, largest)
     if limit is not None:
@@ -50,7 +50,7 @@ def largest_deviation_panel(facet: Facet, judged: Sequence[ShownDescription], sh
     """The largest deviation of all entries of the overlaps and the second layer."""
     series: list[Drawable] = []
     largest = 1.0
-    members = [each for each in facet.descriptions if any(has_deviation(each, name) for name in VARIABLES)]
+    members = [description for description in facet.descriptions if has_deviation(description, *VARIABLES)]
     for description in members:
         names = [name for name in VARIABLES if has_deviation(description, name)]
         names = [name for name in names if np.nanmax(np.abs(description.values(f"deviation_{name}"))) > 0] or names

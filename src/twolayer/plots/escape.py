@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import FigureBase
 
-from twolayer.analyses.escape.result import check_kind, estimates, sample_of
+from twolayer.analyses.escape.result import KIND, estimates, sample_of
 from twolayer.analyses.escape.sample import Sample
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.data.schema import check_kind
+from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
 from twolayer.plots.series import Drawable, Rule, Series
 from twolayer.plots.style import COLUMN, LINESTYLES
 
@@ -55,7 +55,7 @@ def exit_law(result: "xr.Dataset", title: str | None = None, *, ax: Place | None
     Vertical lines: means, by formula, by the ODE (with the band of its model error) and as measured (with the band of
     two standard errors); the measured median where runs are censored and half have exited.
     """
-    check_kind(result)
+    check_kind(result, KIND, "exit_time")
     measured, ode = sample_of(result), sample_of(result, "ode")
     limits = _time_limits(result)
     end = max(limits[1], *(sample.exited.max(initial=0.0) for sample in (measured, ode) if sample is not None), 0.0)
@@ -107,7 +107,7 @@ def exit_scan(
     """
     if axis not in AXES:
         raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {shown(axis)}.")
-    results = [check_kind(result, "results") for result in results]
+    results = [check_kind(result, KIND, "exit_time", "results") for result in results]
     if len(results) < 2:
         raise InvalidInput("Argument `results` must be a list of at least two results of `exit_time`.")
     if any("steps_per_time" not in result.attrs for result in results):
@@ -202,12 +202,12 @@ def _steps(results: Sequence["xr.Dataset"], x: np.ndarray, over: np.ndarray) -> 
     """The steps of every estimate as lines, and those that were measured as points."""
     series: list[Drawable] = []
     for name, (label, color, dashes) in LOOKS.items():
-        values, left_out = (numbers / over for numbers in _predicted(results, name))
+        values, left_out = _predicted(results, name) / over
         if np.isfinite(values).any():
             has_band = name == "ode_at_finite_d" and np.isfinite(left_out).any()
             band = (values - left_out, values + left_out) if has_band else None
             series.append(Series(label, x, values, band=band, color=color, dashed=dashes))
-    measured, error = (numbers / over for numbers in _measured(results))
+    measured, error = _measured(results) / over
     if np.isfinite(measured).any():
         series.append(Series("measured, two standard errors", x, measured, error, kind="points", color=0))
     return series
@@ -229,35 +229,28 @@ def _ratios(results: Sequence["xr.Dataset"], x: np.ndarray) -> list[Drawable]:
     return series
 
 
-def _predicted(results: Sequence["xr.Dataset"], name: str) -> tuple[np.ndarray, np.ndarray]:
+def _predicted(results: Sequence["xr.Dataset"], name: str) -> np.ndarray:
     """The steps of an estimate, and its model errors with its numerical ones; NaN where there are none."""
-    rows = []
-    for result in results:
-        value, error, model_error = estimates(result).get(name, (np.nan, np.nan, np.nan))
-        numbers = (value, error + model_error) if np.isfinite(value) else (np.nan, np.nan)
-        rows.append(np.array(numbers) * result.attrs["steps_per_time"])
-    values, left_out = np.array(rows).T
-    return values, left_out
+    rows = [estimates(result).get(name, (np.nan, np.nan, np.nan)) for result in results]
+    return _in_steps(results, [(x, error + more) if np.isfinite(x) else (np.nan, np.nan) for x, error, more in rows])
 
 
-def _measured(results: Sequence["xr.Dataset"]) -> tuple[np.ndarray, np.ndarray]:
+def _measured(results: Sequence["xr.Dataset"]) -> np.ndarray:
     """Measured mean steps and their standard errors; NaN where not all runs have exited, since a mean would mislead."""
-    rows = []
-    for result in results:
-        sample = sample_of(result)
-        numbers = (np.nan, np.nan) if sample is None else (sample.mean, sample.standard_error)
-        rows.append(np.array(numbers) * result.attrs["steps_per_time"])
-    means, errors = np.array(rows).T
-    return means, errors
+    names = ("measured_mean", "measured_mean_error")
+    return _in_steps(results, [[float(result.get(name, np.nan)) for name in names] for result in results])
+
+
+def _in_steps(results: Sequence["xr.Dataset"], times: Sequence[Sequence[float]]) -> np.ndarray:
+    """Numbers and their errors, in steps of each result."""
+    return np.transpose(times) * [result.attrs["steps_per_time"] for result in results]
 
 
 def _left_out(results: Sequence["xr.Dataset"], x: np.ndarray) -> list[Drawable]:
     """A line of the legend that names the points without a measured mean because some runs did not exit."""
-    samples = [sample_of(result) for result in results]
-    missing = [
-        f"{place:.3g}" for place, sample in zip(x, samples, strict=True) if sample is not None and sample.is_censored
-    ]
-    return [Series(f"not all runs exit at {', '.join(missing)}", [], [], look={"ls": ""})] if missing else []
+    is_missing = ["censored" in result and bool(result.censored.any()) for result in results]
+    missing = ", ".join(f"{place:.3g}" for place in x[is_missing])
+    return [Series(f"not all runs exit at {missing}", [], [], look={"ls": ""})] if missing else []
 
 
 def _margins(x: np.ndarray, is_logarithmic: bool) -> tuple[float, float]:
@@ -287,21 +280,18 @@ def _marked_rates(result: "xr.Dataset", x: np.ndarray) -> list[Drawable]:
 
 def _numbers(title: str | None, results: Sequence["xr.Dataset"], ax: Any) -> str:
     """For a figure of its own without a title: the numbers that are the same in all results."""
-    if title or not (ax is None or isinstance(ax, FigureBase)):
+    if title or not is_whole(ax):
         return ""
-    words = []
+    formulas = []
     for name, symbol in SYMBOLS.items():
         values = {result.attrs[name] for result in results}
         if len(values) == 1:
-            words.append(f"${symbol}={_number(values.pop())}$")
-        elif name == "learning_rate" and all(_is_optimal(result) for result in results):
-            words.append(r"$\gamma=\gamma_{\mathrm{opt}}$")
-    return ", ".join(words)
-
-
-def _is_optimal(result: "xr.Dataset") -> bool:
-    optimal = result.get("optimal_learning_rate")
-    return optimal is not None and bool(np.isclose(result.attrs["learning_rate"], float(optimal)))
+            formulas.append(f"${symbol}={_number(values.pop())}$")
+        elif name == "learning_rate":
+            optimal = [float(result.get("optimal_learning_rate", np.nan)) for result in results]
+            if np.allclose([result.attrs[name] for result in results], optimal):
+                formulas.append(r"$\gamma=\gamma_{\mathrm{opt}}$")
+    return ", ".join(formulas)
 
 
 def _number(value: float | int) -> str:

@@ -4,11 +4,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import FigureBase
 
-from twolayer.analyses.lazy.result import LABELS, check_lazy
+from twolayer.analyses.lazy.result import KIND, LABELS
 from twolayer.core.errors import InvalidInput
-from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.data.schema import check_kind
+from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
 from twolayer.plots.series import Drawable, Series
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE
 
@@ -42,7 +42,7 @@ def lazy_training(result: "xr.Dataset", title: str | None = None, *, ax: Place |
     largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free result the part of the
     labels at eigenvalues below a given one, and the part of the eigenvalues.
     """
-    check_lazy(result)
+    check_kind(result, KIND, "ntk")
     spectrum = _measures(result) if "eigenvalue_counts" in result else _projections(result)
     return draw(Sheet([_loss(result), spectrum], 2, PAGE, (2.5,)), _title(result, title, ax), ax)
 
@@ -64,7 +64,7 @@ def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Plac
     -------
     A figure of one journal column with a panel for each, or what was given as ``ax``.
     """
-    check_lazy(result)
+    check_kind(result, KIND, "ntk")
     if "share_complexity" not in result:
         raise InvalidInput("Argument `result` must hold a sweep over random labels: call `ntk` with `shares`.")
     share = result.share.values
@@ -76,19 +76,19 @@ def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Plac
         errors.append(Series("network", share, mean, band=_range(networks), color=1, look=look))
     limits, highest = (float(share.min()), float(share.max())), float(result.share_complexity.max())
     wrong = max(float(np.max(part.y)) for part in errors if isinstance(part, Series))
-    axis, words = "share of random labels", r"$\sqrt{2 y^\top H^{-1} y/n}$"
+    axis, measured = "share of random labels", r"$\sqrt{2 y^\top H^{-1} y/n}$"
     shown = [
-        Panel(axis, words, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity"),
+        Panel(axis, measured, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity"),
         Panel(axis, "test error", errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error"),
     ]
     return draw(Sheet(shown, 1, COLUMN, (1.5,), shared="x"), _title(result, title, ax), ax)
 
 
 def _title(result: "xr.Dataset", title: str | None, ax: Any) -> str | None:
-    if title is not None or not (ax is None or isinstance(ax, FigureBase)):
+    if title is not None or not is_whole(ax):
         return title
-    words = f"$n={result.attrs['n']}$, $d={result.attrs['d']}$, $\\eta={float(result.step_size):.3g}$"
-    return words + (f", $p={result.attrs['width']}$" if "trained_residual" in result else "")
+    sizes = f"$n={result.attrs['n']}$, $d={result.attrs['d']}$, $\\eta={float(result.step_size):.3g}$"
+    return sizes + (f", $p={result.attrs['width']}$" if "trained_residual" in result else "")
 
 
 def _range(values: "xr.DataArray") -> Any:
@@ -104,8 +104,8 @@ def _loss(result: "xr.Dataset") -> Panel:
         curve, color = predicted.sel({LABELS: name}).values, COLORS[str(name)]
         if "trained_residual" in result:
             losses = result.trained_residual.sel({LABELS: name}) ** 2 / n
-            words = f"{name} labels, {result.attrs['width']} units"
-            series.append(Series(words, step, losses.mean("replica").values, band=_range(losses), color=color))
+            label = f"{name} labels, {result.attrs['width']} units"
+            series.append(Series(label, step, losses.mean("replica").values, band=_range(losses), color=color))
             series.append(Series(PREDICTED, step, curve, color="black", dashed=3, look={"lw": 0.9}))
         else:
             series.append(Series(f"{name} labels, {PREDICTED}", step, curve, color=color, dashed=3))

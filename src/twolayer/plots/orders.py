@@ -57,8 +57,8 @@ def _panel(name: str, label: str, curves: Sequence[Distances]) -> Panel:
     series: list[Drawable] = []
     for number, curve in enumerate(curves):
         sizes, values, errors = (np.asarray(x, dtype=float) for x in (curve.sizes, curve.values, curve.errors))
-        words = curve.label if curve.order is None else f"{curve.label} (slope ${curve.slope:.2f}$)"
-        series.append(Series(words, sizes, values, errors, kind="points", color=number))
+        label_with_slope = curve.label if curve.order is None else f"{curve.label} (slope ${curve.slope:.2f}$)"
+        series.append(Series(label_with_slope, sizes, values, errors, kind="points", color=number))
         if curve.order is not None:
             expected = values[0] * (sizes / sizes[0]) ** curve.order
             series.append(Series("", sizes, expected, kind="reference"))

@@ -196,6 +196,11 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, a
     return draw(Sheet(shown, min(columns, len(shown))), title, ax)
 
 
+def is_whole(ax: Any) -> bool:
+    """Whether a figure, or a part of one, belongs to the panels alone, so that it may have a title of its own."""
+    return ax is None or isinstance(ax, FigureBase)
+
+
 def draw(sheet: Sheet, title: str | None = None, ax: Place | None = None) -> Place:
     """Draw the panels of a sheet: in a new figure in the style of the package, or where it is said, in the user's own.
 

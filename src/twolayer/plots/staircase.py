@@ -5,13 +5,12 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from matplotlib.figure import FigureBase
 
 from twolayer.analyses.learnable.learn import of_analysis
-from twolayer.core.errors import InvalidInput
+from twolayer.data.schema import check_kind
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import online_exponent, power
-from twolayer.plots.panels import Panel, Place, Sheet, draw
+from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
 from twolayer.plots.series import Drawable, Note, Rule, Series
 from twolayer.plots.style import COLUMN, GREY, PAGE, PALETTE
 
@@ -26,7 +25,7 @@ class Stairs(NamedTuple):
     """The stages of one kind: their leaps, the directions that each adds, and what stays in doubt or unseen."""
 
     leaps: list[int]
-    words: list[list[str]]
+    names: list[list[str]]
     is_decided: list[bool]
     unseen: int
 
@@ -37,14 +36,14 @@ class Stairs(NamedTuple):
             return None
         stage_of = result[f"{prefix}direction_stage"].values
         directions = result[f"{prefix}direction"].values
-        words = [directions[stage_of == stage].tolist() for stage in result[f"{prefix}stage"].values]
+        names = [directions[stage_of == stage].tolist() for stage in result[f"{prefix}stage"].values]
         leaps = result[f"{prefix}stage_leap"].values.tolist()
-        return cls(leaps, words, result[f"{prefix}stage_is_decided"].values.tolist(), int(result[f"{prefix}unseen"]))
+        return cls(leaps, names, result[f"{prefix}stage_is_decided"].values.tolist(), int(result[f"{prefix}unseen"]))
 
     @property
     def shape(self) -> list[tuple[int, int]]:
         """Leap and number of directions of every stage."""
-        return list(zip(self.leaps, map(len, self.words), strict=True))
+        return list(zip(self.leaps, map(len, self.names), strict=True))
 
 
 def staircase(result: "xr.Dataset | Learnability", title: str | None = None, *, ax: Place | None = None) -> Place:
@@ -69,15 +68,10 @@ def staircase(result: "xr.Dataset | Learnability", title: str | None = None, *, 
     Dashed: by any function of the label, where that is different. Beside it, measured steps of escape against d with
     two standard errors, and the predicted power.
     """
-    import xarray as xr
-
-    if isinstance(result, Learnability):
-        result = of_analysis(result)
-    if not isinstance(result, xr.Dataset) or result.attrs.get("kind") != "learnability":
-        raise InvalidInput(f"Argument `result` must be what `learn` returned, but is a {type(result).__name__}.")
+    result = of_analysis(result) if isinstance(result, Learnability) else check_kind(result, "learnability", "learn")
     is_measured = "escape_steps" in result
     shown = [_stages(result)] + ([_escape(result)] if is_measured else [])
-    if title is None and (ax is None or isinstance(ax, FigureBase)):
+    if title is None and is_whole(ax):
         title = result.attrs["target"]
     height = 1.5 + 0.34 * max(result.sizes["field"], 2)
     return draw(Sheet(shown, len(shown), PAGE if is_measured else COLUMN, (height,)), title, ax)
@@ -97,10 +91,10 @@ def _stages(result: "xr.Dataset") -> Panel:
     name = "correlation with the label" + ("" if seen is None else ", for the student")
     series += _steps(plain, LABEL, name if other is not None else "", most, is_other=False)
     known = 0
-    for n, (leap, words, is_decided) in enumerate(zip(plain.leaps, plain.words, plain.is_decided, strict=True), 1):
-        known += len(words)
+    for n, (leap, names, is_decided) in enumerate(zip(plain.leaps, plain.names, plain.is_decided, strict=True), 1):
+        known += len(names)
         directions = {"color": LABEL, "fontsize": "medium", "va": "bottom"}
-        series.append(Note(_wrapped(words), n + 0.09, known + 0.1, directions))
+        series.append(Note(_wrapped(names), n + 0.09, known + 0.1, directions))
         doubt = "" if is_decided else " (undecided)"
         series.append(Note(f"leap {leap}{doubt}", n + 0.09, known - 0.1, {"va": "top"}))
     if plain.unseen:
@@ -128,7 +122,7 @@ def _cost(leap: int) -> str:
 def _steps(stairs: Stairs, color: str, name: str, most: int, is_other: bool) -> list[Drawable]:
     """The stairs as a line, and as many dots on a riser as the order that it takes."""
     shift = -0.05 if is_other else 0.0
-    counts = np.cumsum([0] + [len(words) for words in stairs.words]).astype(float)
+    counts = np.cumsum([0] + [len(names) for names in stairs.names]).astype(float)
     risers = np.arange(1, len(counts)) + shift
     x = np.concatenate([[0.45], np.repeat(risers, 2), [most + 0.9]])
     y = np.repeat(counts, 2) + shift
@@ -143,9 +137,9 @@ def _steps(stairs: Stairs, color: str, name: str, most: int, is_other: bool) -> 
     return series
 
 
-def _wrapped(words: list[str]) -> str:
+def _wrapped(names: list[str]) -> str:
     """Directions as a formula, as many as there is room for."""
-    shown = words if len(", ".join(words)) <= LONGEST else [words[0], r"\dots", words[-1]]
+    shown = names if len(", ".join(names)) <= LONGEST else [names[0], r"\dots", names[-1]]
     formulas = (re.sub(r"z(\d+)", r"z_{\1}", word).replace("*", r"\,") for word in shown)
     return f"${', '.join(formulas)}$"
 

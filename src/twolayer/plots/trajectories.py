@@ -25,12 +25,7 @@ FINITE = 1e100  # a quantile above this touches a diverged replica
 
 
 def risk(
-    result: Result,
-    title: str | None = None,
-    *,
-    hue: str | None = None,
-    col: str | None = None,
-    ax: Place | None = None,
+    result: Result, title: str | None = None, *, hue: str | None = None, col: str | None = None, ax: Place | None = None
 ) -> Place:
     r"""The excess risk :math:`\mathcal{R} - \Delta/2` against time, and how far theory is from simulation.
 
@@ -59,7 +54,8 @@ def risk(
     everyone = [description for facet in columns for description in facet.descriptions]
     shared = _time_axis(everyone)
     # Deviations are those of means over replicas.
-    judged = [] if "replica" in (hue, col) else [each for each in everyone if has_deviation(each, "risk")]
+    has_means = "replica" not in (hue, col)
+    judged = [description for description in everyone if has_means and has_deviation(description, "risk")]
     rows = [[_risk_panel(facet, everyone, shared) for facet in columns]]
     if judged:
         rows.append([deviation_panel(facet, judged, shared) for facet in columns])
@@ -125,7 +121,7 @@ def overlaps(
         for row, ylim in zip(rows, limits, strict=True)
     ]
     rows[0] = [replace(panel, title=facet.value) for panel, facet in zip(rows[0], columns, strict=True)]
-    judged = [each for each in everyone if any(has_deviation(each, name) for name in VARIABLES)]
+    judged = [description for description in everyone if has_deviation(description, *VARIABLES)]
     if judged and "replica" not in (hue, col):
         last = [largest_deviation_panel(facet, judged, shared) for facet in columns]
         rows.append([replace(panel, ylim=(0.0, max(other.ylim[1] for other in last))) for panel in last])
@@ -144,7 +140,7 @@ def overlaps(
 def _time_axis(everyone: Sequence[ShownDescription]) -> dict[str, Any]:
     """The horizontal axis that all panels share: from the first time after zero to the last one seen."""
     # Nothing is to be seen of the time after all replicas of all descriptions have diverged.
-    seen = [each.time[np.isfinite(each.values("excess_risk")).any(axis=0)] for each in everyone]
+    seen = [description.time[np.isfinite(description.values("excess_risk")).any(axis=0)] for description in everyone]
     times = np.concatenate(seen)
     shared: dict[str, Any] = {"xlabel": TIME_LABEL, "log": "x"}
     if times.size and times.min() < times.max():
@@ -173,12 +169,12 @@ def _every(values: np.ndarray) -> int:
 
 
 def _key_of_names(
-    everyone: Sequence[ShownDescription], words: Mapping[str, str], banded: Container[str]
+    everyone: Sequence[ShownDescription], labels: Mapping[str, str], banded: Container[str]
 ) -> list[Drawable]:
     """An entry of the legend for each description in grey, by marker or line style alone."""
     return [
         Series(
-            words[description.name],
+            labels[description.name],
             [],
             [],
             kind="points" if description.is_simulation else "line",
@@ -208,7 +204,7 @@ def _key_of_values(everyone: Sequence[ShownDescription]) -> list[Drawable]:
     shown: dict[str, str] = {}
     for value in dict.fromkeys(description.value for description in everyone if description.value):
         members = [description for description in everyone if description.value == value]
-        lost = [(f"{each.name}: " if several else "") + each.lost for each in members if each.lost]
+        lost = [(f"{member.name}: " if several else "") + member.lost for member in members if member.lost]
         shown[f"{value} ({'; '.join(lost)})" if lost else value] = members[0].color
     return _key_of_colors(shown)
 
@@ -219,17 +215,17 @@ def _key_of_values(everyone: Sequence[ShownDescription]) -> list[Drawable]:
 def _risk_panel(facet: Facet, everyone: Sequence[ShownDescription], shared: dict[str, Any]) -> Panel:
     limits = _risk_limits(everyone)
     series: list[Drawable] = []
-    words: dict[str, str] = {}
+    labels: dict[str, str] = {}
     banded: set[str] = set()
     for description in facet.descriptions:
         curve, label = _risk_curve(description, limits, _runs(everyone, description.name))
-        if curve.band is not None or description.name not in words:
-            words[description.name] = label
+        if curve.band is not None or description.name not in labels:
+            labels[description.name] = label
             banded |= {description.name} if curve.band is not None else set()
         label = f"{label} ({description.lost})" if description.lost else label
         series.append(replace(curve, label="" if description.is_colored else label))
     if everyone[0].is_colored:
-        series += _key_of_names(facet.descriptions, words, banded) + _key_of_values(everyone)
+        series += _key_of_names(facet.descriptions, labels, banded) + _key_of_values(everyone)
     crosses = [(description, _divergences(description)) for description in facet.descriptions]
     for description, ends in crosses:
         if ends:
@@ -373,7 +369,7 @@ def _overlap_key(everyone: Sequence[ShownDescription], replica: int, over_replic
     """The entries of the legend: descriptions, then the values or neurons that colours tell apart."""
     p = max(description.dataset.sizes["i"] for description in everyone)
     is_wide, is_colored = p > len(PALETTE), everyone[0].is_colored
-    words: dict[str, str] = {}
+    labels: dict[str, str] = {}
     banded: set[str] = set()
     for description in everyone:
         label = f"{description.name} ({description.lost})" if description.lost and not is_colored else description.name
@@ -382,13 +378,13 @@ def _overlap_key(everyone: Sequence[ShownDescription], replica: int, over_replic
                 ": mean, 10-90% over neurons" if is_wide else f": median, 10-90% of {_runs(everyone, description.name)}"
             )
             banded.add(description.name)
-        words[description.name] = label
+        labels[description.name] = label
         if not over_replicas and description.replicas > 1:
-            words[description.name] += f", replica {replica}"
-    key = _key_of_names(everyone, words, banded)
+            labels[description.name] += f", replica {replica}"
+    key = _key_of_names(everyone, labels, banded)
     if is_colored:
         return key + _key_of_values(everyone)
     if is_wide:
-        own = {words[description.name]: description.color for description in everyone}
+        own = {labels[description.name]: description.color for description in everyone}
         return [replace(entry, color=own[entry.label]) for entry in key if isinstance(entry, Series)]
     return key + (_key_of_colors({rf"$i={i}$": PALETTE[i] for i in range(p)}) if p > 1 else [])

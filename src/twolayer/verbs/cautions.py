@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import Caution
-from twolayer.description import AbstractDescription, Exactness
+from twolayer.description import AbstractDescription, Exactness, Status
 from twolayer.problem import Problem
 from twolayer.training import SGD
 from twolayer.verbs.phases import Training
@@ -49,8 +49,12 @@ def of_limit(
 
 
 def of_result(name: str, result: "xr.Dataset") -> tuple[str, ...]:
-    """Whether the numerical error of a risk is large beside the largest risk of its replica."""
-    rows = [np.asarray(result[variable].values) for variable in ("excess_risk", "risk_error")]
+    """Whether the numerical error of a risk is large beside the largest risk of its replica.
+
+    A replica that did not reach its end says so by its status, and its last numbers have no bound.
+    """
+    ended = np.isin(result.status.values, (Status.DONE, Status.STOPPED))
+    rows = [np.asarray(result[variable].values)[ended] for variable in ("excess_risk", "risk_error")]
     risk, error = (np.max(np.where(np.isnan(x), 0.0, np.abs(x)), axis=1, initial=0.0) for x in rows)
     share = float(np.max(error[risk > 0.0] / risk[risk > 0.0], initial=0.0))
     if share <= LARGE_ERROR:

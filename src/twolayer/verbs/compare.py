@@ -18,7 +18,7 @@ from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs.evolve import Interrupted, check_ended, run
 from twolayer.verbs.phases import require
-from twolayer.verbs.progress import Progress, shows_progress, told
+from twolayer.verbs.progress import Progress, named_progress, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -93,7 +93,7 @@ def compare(
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 interrupts.check()
-                results[name], is_stopped = run(spec, description, plan, told(progress, name), place, name)
+                results[name], is_stopped = run(spec, description, plan, named_progress(progress, name), place, name)
                 finished = dict(results)
                 interrupts.offer(lambda finished=finished: _judge(spec, finished, exactness))
             except KeyboardInterrupt:
@@ -142,21 +142,21 @@ def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str,
         left, right = _common_replicas(results[judge], dataset)
         finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
         findings.append(finding)
-        verdict = {"outcome": finding.outcome, "verdict": finding.sentence, "threshold": finding.threshold}
+        verdict = finding.attributes | {"threshold": finding.threshold}
         datasets[name] = dataset.assign(_labelled(dataset, deviations))
         datasets[name].attrs = ordered(dataset.attrs | verdict)
     tree = xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
     first = next(iter(results.values()))
     shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
     sentences = [line for dataset in results.values() for line in dataset.attrs.get("cautions", "").splitlines()]
-    told = {
+    judged = {
         "kind": "comparison",
         "judge": judge,
         "outcome": worst_outcome(finding.outcome for finding in findings),
         "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
     }
     cautions = {"cautions": "\n".join(dict.fromkeys(sentences))} if sentences else {}
-    tree.attrs = ordered(told | cautions | {name: first.attrs[name] for name in shared})
+    tree.attrs = ordered(judged | cautions | {name: first.attrs[name] for name in shared})
     return tree
 
 

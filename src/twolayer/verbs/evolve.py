@@ -21,7 +21,7 @@ from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
-from twolayer.verbs.progress import Progress, shows_progress, told
+from twolayer.verbs.progress import Progress, named_progress, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -82,7 +82,7 @@ def evolve(
         spec = RunSpec(problem, training, (member,), Ask.of(ask, fields))
         require(member, problem, training)
         plan = make_plan(problem, training, spec.ask, in_steps=not member.is_continuous)
-        report = told(progress, type(member).__name__)
+        report = named_progress(progress, type(member).__name__)
         dataset, interrupted = run(spec, member, plan, report, Checkpoint.of(checkpoint))
     if interrupted:
         raise Interrupted(dataset)

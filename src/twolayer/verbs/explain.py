@@ -11,7 +11,7 @@ from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, html_grid, table
-from twolayer.data.provenance import Stated, provenance
+from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Applies, Exactness
 from twolayer.expectation import choose, estimate
@@ -104,28 +104,23 @@ class Explanation(NamedTuple):
 
     def to_dataset(self) -> "xr.Dataset":
         """The same as a labelled dataset, which is what `twolayer.save` writes and `twolayer.load` gives back."""
-        rows, moments = self.descriptions, self.moments
-        values = {
-            "applies": np.array([row.applies for row in rows], dtype=bool),
-            "exactness": np.array([row.exactness for row in rows], dtype=str),
-            "statement": np.array([row.statement for row in rows], dtype=str),
-            "fields": np.array([row.fields for row in moments], dtype=int),
-            "engine": np.array([row.engine for row in moments], dtype=str),
-            "error": np.array([row.error for row in moments], dtype=float),
-        }
-        coordinates = {
-            "description": np.array([row.description for row in rows], dtype=str),
-            "moment": np.array([row.moment for row in moments], dtype=str),
-        }
+        types = {"applies": bool, "fields": int, "error": float}
+
+        def column(name: str, dimension: str) -> np.ndarray:
+            rows = self.descriptions if dimension == "description" else self.moments
+            return np.array([getattr(row, name) for row in rows], dtype=types.get(name, str))
+
+        values = {name: column(name, variable.dimensions[0]) for name, variable in EXPLANATION.variables.items()}
+        coordinates = {name: column(name, name) for name in EXPLANATION.coordinates}
         attributes = {
             "clock": self.clock,
             "cautions": "\n".join(self.cautions),
             "report": str(self),
             "answer": json.dumps(self.to_dict()),
         }
-        stated = Stated({"kind": "explain", "problem": self.problem, "training": self.training})
+        question = Question("explain", {"problem": self.problem, "training": self.training})
         with double():
-            return label(EXPLANATION, values, coordinates, attributes | provenance(stated, seed=0))
+            return label(EXPLANATION, values, coordinates, attributes | provenance(question, seed=0))
 
 
 EXPLANATION = add_kind(
@@ -194,8 +189,8 @@ def explain(problem: Problem, training: Training) -> Explanation:
         )
         for name, fields in _fields_touched(problem).items()
     ]
-    told = tuple(_with_errors(row, training, warned_of) for row in rows)
-    return Explanation(clock, told, tuple(moments), problem, training)
+    with_errors = tuple(_with_errors(row, training, warned_of) for row in rows)
+    return Explanation(clock, with_errors, tuple(moments), problem, training)
 
 
 def _applies(description: AbstractDescription, problem: Problem, training: Training) -> Applies:

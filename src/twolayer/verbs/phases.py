@@ -12,7 +12,6 @@ from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
-from twolayer.training.clock import Clock
 from twolayer.verbs.places import run_part
 
 
@@ -54,8 +53,9 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
         def share(fraction: float, first: Any = first, end: Any = end) -> None:
             plan.progress(float((first + fraction * (end - first)) / last))
 
-        keys = plan.keys if number == 0 else _renewed(plan.keys, number)
-        steps, times = _on_clock(clock.clocks[number], own, in_time)
+        keys = plan.keys if number == 0 else renewed(plan.keys, number)
+        ticks = clock.clocks[number]
+        steps, times = (ticks.steps_at(own), own) if in_time else (own, ticks.time(own))
         # A replica that has crossed its thresholds goes on: the next phase is one for all, and the record is cut later.
         part = dataclasses.replace(
             plan, starts=starts, keys=keys, steps=steps, times=times, progress=share, stops=False
@@ -71,12 +71,8 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     return _joined(pieces, len(points))
 
 
-def _on_clock(clock: Clock, points: Any, in_time: bool) -> tuple[Any, Any]:
-    """Steps and times of save points that are given as the one or the other."""
-    return (clock.steps_at(points), points) if in_time else (points, clock.time(points))
-
-
-def _renewed(keys: Any, number: int) -> Any:
+def renewed(keys: Any, number: int) -> Any:
+    """The keys of a part of a run, so that it has random numbers of its own."""
     return jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), number))(keys)
 
 
@@ -100,9 +96,11 @@ def _joined(pieces: list[Record], times: int) -> Record:
     status = np.max([np.asarray(piece.status) for piece in pieces], axis=0)
 
     def first(name: str) -> np.ndarray:
-        found = np.stack([np.asarray(getattr(piece, name)) for piece in pieces])
+        times_of_pieces = np.stack([np.asarray(getattr(piece, name)) for piece in pieces])
         return np.where(
-            np.isnan(found).all(axis=0), np.nan, np.nanmin(np.where(np.isnan(found), np.inf, found), axis=0)
+            np.isnan(times_of_pieces).all(axis=0),
+            np.nan,
+            np.nanmin(np.where(np.isnan(times_of_pieces), np.inf, times_of_pieces), axis=0),
         )
 
     # The numerical error of a phase is inherited by the next.

@@ -67,7 +67,7 @@ def reporting(progress: Any, name: str = "", after: float | None = None) -> Iter
     if callable(progress):
         tell = _of_two_arguments(progress)
     elif progress is False or _is_told.get() or not (_in_notebook() or sys.stderr.isatty()):
-        tell = _nobody
+        tell = nobody
     else:
         tell = bar = _NotebookBar(name, after) if _in_notebook() else _TerminalBar(name, after)
     token = _is_told.set(True)
@@ -79,12 +79,12 @@ def reporting(progress: Any, name: str = "", after: float | None = None) -> Iter
             bar.close()
 
 
-def told(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
+def named_progress(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
     """What a single run tells of its fraction, under a name."""
     return functools.partial(progress, name) if callable(progress) else lambda fraction: None
 
 
-def _nobody(name: str, fraction: float) -> None:
+def nobody(name: str, fraction: float) -> None:
     """Tell nobody."""
 
 

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.analyses.quantity import Question
 from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
-from twolayer.data.provenance import provenance
+from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import MOMENTS as COMPUTED

@@ -1,7 +1,6 @@
 """The verb that says when training leaves its start: by formulas, by the ODE, and as measured."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,13 @@ from twolayer.analyses.escape.predictions import (
 from twolayer.analyses.escape.result import KIND, labelled
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.escape.starts import CRITERIA, Starts, draw_starts
-from twolayer.analyses.quantity import AbstractQuantity, Question
+from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.ask import Training
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import NotApplicable, takes_these
 from twolayer.core.precision import double
-from twolayer.data.provenance import provenance
+from twolayer.data.provenance import Question, provenance
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
@@ -35,17 +34,13 @@ from twolayer.theory import SaadSolla
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.phases import require
-from twolayer.verbs.progress import Progress, shows_progress
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
 
 # How long a measurement goes on where the ODE does not exit.
 MEASURED_UNTIL = 20.0
-
-
-def _silent(name: str, fraction: float) -> None:
-    """Tell nobody."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,7 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
     seed: int = 0
     until: float | None = None
     description: AbstractDescription = field(default_factory=OverlapSGD)
-    progress: Callable[[str, float], None] = _silent
+    progress: Progress = nobody
     checkpoint: Checkpoint | None = None
 
     def draw(self, problem: Problem, training: Training) -> Starts:
@@ -166,7 +161,7 @@ def exit_time(
         count("seed", low=0, high=2**31 - 1)(seed),
         number("until", above=0.0, optional=True)(until),
         OverlapSGD() if description is None else check(description),
-        progress if callable(progress) else _silent,
+        progress if callable(progress) else nobody,
         Checkpoint.of(checkpoint),
     )
     _check(problem, training, quantity)
@@ -201,18 +196,9 @@ def _check(problem: Problem, training: Training, quantity: ExitTime) -> None:
 
 
 def _attributes(problem: Problem, training: Training, quantity: ExitTime, criterion: str) -> dict[str, Any]:
+    asked = [part.name for part in fields(quantity) if part.name not in ("progress", "checkpoint")]
     question = Question(
-        KIND,
-        {
-            "problem": problem,
-            "training": training,
-            "threshold": quantity.threshold,
-            "replicas": quantity.replicas,
-            "starts": quantity.starts,
-            "seed": quantity.seed,
-            "until": quantity.until,
-            "description": quantity.description,
-        },
+        KIND, {"problem": problem, "training": training} | {name: getattr(quantity, name) for name in asked}
     )
     known = ("arnaboldi2023escaping",) if has_formulas(problem, training) else ()
     references = dict.fromkeys((*known, *SaadSolla().references, *quantity.description.references))

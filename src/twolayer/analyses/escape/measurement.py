@@ -1,7 +1,6 @@
 """The exit time as runs have it: all are followed until they exit, or for as long as was asked."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,13 +11,13 @@ from twolayer.analyses.escape.starts import Starts
 from twolayer.ask import Training
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed
-from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.simulation import OverlapSGD
 from twolayer.training import Schedule
-from twolayer.verbs.phases import follow
+from twolayer.verbs.phases import follow, renewed
 from twolayer.verbs.places import open_place, plan_key, run_part
+from twolayer.verbs.progress import Progress
 
 # Points at which a description that looks at its save points only is asked, in one stage.
 POINTS = 256
@@ -31,7 +30,7 @@ def measure(
     drawn: Starts,
     usual: float,
     longest: float,
-    tell: Callable[[str, float], None],
+    tell: Progress,
     checkpoint: Checkpoint | None,
 ) -> Sample:
     """Follow the runs until all have exited, or until the time ``longest``.
@@ -102,9 +101,8 @@ def continued(plan: Plan, record: Record, lost: np.ndarray, stage: int) -> Plan:
 
     before = plan.starts
     starts = Overlaps(end(record.Q, before.Q), end(record.M, before.M), before.P, end(record.a, before.a))
-    keys = jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), stage))(plan.keys)
     # No excess risk is as small as that, and no cosine as large.
     out_of_reach = {"risk_threshold": np.finfo(float).tiny, "overlap_threshold": 2.0}
     asked = {name: getattr(plan, name) for name in out_of_reach}
     thresholds = {name: np.where(lost, out_of_reach[name], x) for name, x in asked.items() if x is not None}
-    return dataclasses.replace(plan, starts=starts, keys=keys, **thresholds)
+    return dataclasses.replace(plan, starts=starts, keys=renewed(plan.keys, stage), **thresholds)

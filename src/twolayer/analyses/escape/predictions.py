@@ -1,7 +1,6 @@
 """What theories say about the exit time: formulas at the saddle of phase retrieval, and the ODE of any problem."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -22,6 +21,7 @@ from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squa
 from twolayer.theory.motion.flow import LOOSER
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.phases import follow
+from twolayer.verbs.progress import Progress
 
 # Starts for the part of the quenched mean that is not integrated; its scatter is of order 1 / (T d) of a start's.
 QUENCHED_STARTS = 1024
@@ -67,12 +67,7 @@ def check_rate(problem: Problem, training: SGD) -> None:
 
 
 def by_ode(
-    problem: Problem,
-    training: Training,
-    drawn: Starts,
-    starts: int,
-    until: float | None,
-    tell: Callable[[str, float], None],
+    problem: Problem, training: Training, drawn: Starts, starts: int, until: float | None, tell: Progress
 ) -> Predictions:
     """The ODE of any problem, from random starts, or the reason why there is none."""
     phases = training.phases if isinstance(training, Schedule) else (training,)
@@ -91,7 +86,7 @@ def by_ode(
 
 
 def _ode_times(
-    problem: Problem, training: Training, drawn: Starts, until: float | None, tell: Callable[[str, float], None]
+    problem: Problem, training: Training, drawn: Starts, until: float | None, tell: Progress
 ) -> tuple[Estimate, float]:
     """The time of the ODE from each start with its error, and how long it was followed."""
     tell("ODE", 0.0)
@@ -171,13 +166,7 @@ def does_not_exit(learning_rate: float, threshold: float | None, where: str) -> 
 
 
 def from_the_saddle(
-    problem: Problem,
-    training: SGD,
-    threshold: float,
-    drawn: Starts,
-    starts: int,
-    until: float | None,
-    tell: Callable[[str, float], None],
+    problem: Problem, training: SGD, threshold: float, drawn: Starts, starts: int, until: float | None, tell: Progress
 ) -> Predictions:
     """All that is known of phase retrieval on the sphere: formulas, the ODE, and the ODE with the noise of SGD."""
     p, d, noise, gamma = numbers = problem.p, problem.d, float(problem.noise), float(training.learning_rate)
@@ -230,12 +219,7 @@ def _one_neuron(
 
 
 def _several_neurons(
-    problem: Problem,
-    training: SGD,
-    threshold: float,
-    drawn: Starts,
-    longest: float,
-    tell: Callable[[str, float], None],
+    problem: Problem, training: SGD, threshold: float, drawn: Starts, longest: float, tell: Progress
 ) -> tuple[Estimate, Sample, list[str]]:
     """The ODE from random starts; the overlap of the start, whose mean is known, tells most of its scatter."""
     gamma = float(training.learning_rate)

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.analyses.escape.predictions import Predictions
-from twolayer.analyses.escape.sample import Sample, finite
+from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
-from twolayer.core.errors import InvalidInput
 from twolayer.core.text import Text
 from twolayer.data.deviation import Finding, judge_number
-from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, kind_of, label
-from twolayer.data.summary import explained
+from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
+from twolayer.data.summary import explained, finite, native
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -67,16 +66,18 @@ def summary(result: "xr.Dataset") -> Text:
     lines = [head, "", f"{'estimate':<32}{'time':>12}{'error':>10}{'model':>10}{'steps':>14}".rstrip()]
     predictions = estimates(result)
     lines += [_row(ESTIMATES.get(name, name), *numbers, unit=unit) for name, numbers in predictions.items()]
-    words = []
+    remarks = []
     sample = sample_of(result)
     if sample is not None:
         lines += _measured_rows(sample, unit)
-        words.append("Errors bound how well an estimate is evaluated; those of measured times are standard errors.")
+        remarks.append("Errors bound how well an estimate is evaluated; those of measured times are standard errors.")
     if any(np.isfinite(numbers.model_error) for numbers in predictions.values()):
-        words.append("Model: how far the mean of runs may be from the estimate, which leaves out higher orders in 1/d.")
+        remarks.append(
+            "Model: how far the mean of runs may be from the estimate, which leaves out higher orders in 1/d."
+        )
     verdict = [f"Verdict: {explained(attributes['outcome'])}.", attributes["verdict"]]
     notes = attributes["notes"].splitlines()
-    return Text("\n".join([*lines, "", *words, *notes, *verdict]))
+    return Text("\n".join([*lines, "", *remarks, *notes, *verdict]))
 
 
 EXIT_TIME = add_kind(
@@ -126,8 +127,7 @@ def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[s
         if sample.is_censored:
             notes.append(sample.censoring)
     finding = judge(predictions.estimates, sample)
-    verdict = {"outcome": finding.outcome, "verdict": finding.sentence, "notes": "\n".join(notes)}
-    return label(EXIT_TIME, values, coordinates, attributes | verdict)
+    return label(EXIT_TIME, values, coordinates, attributes | finding.attributes | {"notes": "\n".join(notes)})
 
 
 def _measured_values(sample: Sample) -> dict[str, Any]:
@@ -177,21 +177,6 @@ def judge(predictions: dict[str, Prediction], sample: Sample | None) -> Finding:
 # ---------------------------------------------------------------------------------------------- from a dataset
 
 
-def check_kind(result: Any, argument: str = "result") -> "xr.Dataset":
-    """The dataset of an exit time, or a sentence that it is none."""
-    import xarray as xr
-
-    if not isinstance(result, xr.Dataset):
-        raise InvalidInput(
-            f"Argument `{argument}` must be what `exit_time` returned, but is a {type(result).__name__}."
-        )
-    if kind_of(result.attrs) != KIND:
-        raise InvalidInput(
-            f"Argument `{argument}` must be what `exit_time` returned, but its kind is {kind_of(result.attrs)!r}."
-        )
-    return result
-
-
 def estimates(result: "xr.Dataset") -> dict[str, Prediction]:
     """The predictions of a result by their names."""
     if "predicted" not in result:
@@ -224,7 +209,7 @@ def plain(result: "xr.Dataset") -> dict[str, Any]:
         steps = named | in_steps | {"measured": None if sample is None else sample.to_dict(unit)}
     numbers = ("p", "d", "noise", "threshold", "criterion", "definition", "learning_rate")
     return {
-        **{name: _python(attributes[name]) for name in numbers},
+        **{name: native(attributes[name]) for name in numbers},
         **{name: float(result[name]) if name in result else None for name in _RATES},
         **named,
         **values,
@@ -235,17 +220,12 @@ def plain(result: "xr.Dataset") -> dict[str, Any]:
         "measured": None if sample is None else sample.to_dict(),
         "measured_by": attributes.get("measured_by"),
         "ode_sample": None if ode is None else ode.to_dict(),
-        "steps_per_time": _python(unit),
+        "steps_per_time": native(unit),
         "steps": steps,
         "outcome": attributes["outcome"],
         "verdict": attributes["verdict"],
         "notes": attributes["notes"].splitlines(),
     }
-
-
-def _python(value: Any) -> Any:
-    """A number that was read from a file as Python has it."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 # ---------------------------------------------------------------------------------------------------- the table

@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from twolayer.analyses.lazy.setting import lazy_setting
+from twolayer.analyses.lazy.setting import LETTERS, lazy_setting
 from twolayer.core.deprecation import deprecated_use
-from twolayer.core.errors import InvalidInput, takes_these
+from twolayer.core.errors import InvalidInput
 from twolayer.problem import Samples
 from twolayer.specification.fields import instance
 
@@ -18,7 +18,6 @@ _warn = deprecated_use(
     since="0.2",
 )
 
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -28,45 +27,19 @@ def takes_samples(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        is_former = "samples" in kwargs or (args and isinstance(args[0], Samples))
-        return _former(verb, *args, **kwargs) if is_former else verb(*args, **kwargs)
+        if "samples" in kwargs or (args and isinstance(args[0], Samples)):
+            _warn()
+            return _former(verb, *args, **kwargs)  # pyright: ignore[reportCallIssue]
+        return verb(*args, **kwargs)
 
     return call
 
 
-def _former(verb: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    @takes_these
-    def ntk(
-        samples: Any,
-        *,
-        test: Any = None,
-        width: Any = 0,
-        steps: Any = 100,
-        eta: Any = None,
-        start: str = "antisymmetric",
-        kappa: Any = None,
-        activation: Any = "relu",
-        layers: str = "first",
-        ridge: Any = 0.0,
-        random_labels: bool = True,
-        shares: Any = (),
-        target: Any = None,
-        formula: str = "",
-        seed: int = 0,
-        precision: str = "double",
-        method: str = "auto",
-        devices: Any = None,
-        progress: Any = None,
-    ) -> Any:
-        instance("samples", Samples, "Samples(X, y), or what load_samples returns")(samples)
-        names = ("width", "eta", "start", "kappa", "activation", "layers")
-        given = locals()
-        problem, training = lazy_setting(samples, **{name: given[name] for name in names})
-        if width and layers != "first":
-            raise InvalidInput("Argument `width` must be 0 unless the first layer of relu units is trained.")
-        asked = ("test", "steps", "ridge", "random_labels", "shares", "target", "formula", "seed", "precision")
-        fields = {name: given[name] for name in (*asked, "method", "devices")}
-        return verb(problem, training, replicas=int(width > 0), progress=progress, **fields)
-
-    _warn()
-    return ntk(*args, **kwargs)
+def _former(verb: Callable[..., Any], samples: Any, *others: Any, **given: Any) -> Any:
+    instance("samples", Samples, "Samples(X, y), or what load_samples returns")(samples)
+    letters = {name: given.pop(name) for name in LETTERS if name in given}
+    problem, training = lazy_setting(samples, **letters)
+    width = letters.get("width", 0)
+    if width and letters.get("layers", "first") != "first":
+        raise InvalidInput("Argument `width` must be 0 unless the first layer of relu units is trained.")
+    return verb(problem, training, *others, replicas=int(width > 0), **given)

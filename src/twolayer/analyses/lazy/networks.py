@@ -1,6 +1,5 @@
 """The networks that are trained beside the prediction, and the errors of both on test samples."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,8 +7,8 @@ import numpy as np
 from twolayer.analyses.lazy.setting import Setting
 from twolayer.kernel import AbstractSpectrum, Trained, gram, train
 from twolayer.kernel.spectra import as_measure
+from twolayer.verbs.progress import Progress
 
-Tell = Callable[[str, float], None]
 # Errors of outputs u on labels y: means of (u - y)^2 and of |u - y|, and the share of wrong signs.
 METRICS = ("mean_square", "mean_absolute", "wrong_share")
 # Numbers of the kernel between test and training inputs that are held at once.
@@ -41,31 +40,22 @@ class Networks(NamedTuple):
     seed: int
     precision: str
 
-    def train(self, y: np.ndarray, name: str, tell: Tell, others: Any = None, grams: bool = False) -> list[Trained]:
+    @property
+    def options(self) -> dict[str, Any]:
+        """How every network is trained, in the words of `kernel.train`."""
+        start = {"width": self.setting.width, "start": self.setting.start, "kappa": self.setting.kappa}
+        return start | {"eta": self.eta, "steps": self.steps, "precision": self.precision}
+
+    def train(self, y: np.ndarray, name: str, tell: Progress, others: Any = None, grams: bool = False) -> list[Trained]:
         """Train all replicas on some labels; ``others`` are inputs at which they are evaluated at the end."""
         results = []
         for replica in range(self.replicas):
 
-            def told(fraction: float, before: int = replica) -> None:
+            def share(fraction: float, before: int = replica) -> None:
                 tell(name, (before + fraction) / self.replicas)
 
-            results.append(
-                train(
-                    self.X,
-                    y,
-                    width=self.setting.width,
-                    eta=self.eta,
-                    steps=self.steps,
-                    start=self.setting.start,
-                    kappa=self.setting.kappa,
-                    seed=self.seed,
-                    replica=replica,
-                    others=others,
-                    precision=self.precision,
-                    grams=grams,
-                    progress=told,
-                )
-            )
+            names = {"seed": self.seed, "replica": replica, "others": others, "grams": grams, "progress": share}
+            results.append(train(self.X, y, **self.options, **names))
         return results
 
 
@@ -107,17 +97,17 @@ def sweep(
     labels: list[np.ndarray],
     outputs: np.ndarray,
     spectrum: AbstractSpectrum,
-    tell: Tell,
+    tell: Progress,
 ) -> dict[str, Any]:
     """Measure and test error of each set of labels; ``outputs`` are the kernel's at the test inputs, by column."""
     measures = [as_measure(form, spectrum.n) for form in spectrum.inverse_forms(np.stack(labels, axis=1))]
     errors = []
     for place, y in enumerate(labels):
 
-        def told(name: str, fraction: float, before: int = place) -> None:
+        def share(name: str, fraction: float, before: int = place) -> None:
             tell(name, (before + fraction) / len(labels))
 
-        runs = networks.train(y, "networks on random labels", told, others=test.T)
+        runs = networks.train(y, "networks on random labels", share, others=test.T)
         errors.append([wrong_share(run.other_outputs, test.labels) for run in runs])
     values = {
         "share_complexity": [measure.value for measure in measures],

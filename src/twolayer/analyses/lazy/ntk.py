@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from twolayer.analyses.lazy.ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.former import takes_samples
-from twolayer.analyses.lazy.networks import Networks, Tell, Test, are_signs, distance, kernel_outputs, sweep
+from twolayer.analyses.lazy.networks import Networks, Test, are_signs, distance, kernel_outputs, sweep
 from twolayer.analyses.lazy.result import label_result
 from twolayer.analyses.lazy.setting import Setting, as_lazy_training, check_rate, read_setting
 from twolayer.core.errors import InvalidInput, takes_these
@@ -29,7 +29,7 @@ from twolayer.kernel.training import check_memory
 from twolayer.problem import Problem
 from twolayer.training import SGD, First
 from twolayer.training.sgd import AbstractLayers
-from twolayer.verbs.progress import Progress, shows_progress
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -84,7 +84,7 @@ def ntk(
             f"Argument `replicas` must be 0 unless the first layer of relu units is trained, but is {replicas}."
         )
     chosen_devices(asked.devices)  # refuses more than there are, whatever the route
-    tell: Tell = progress if callable(progress) else (lambda name, fraction: None)
+    tell = progress if callable(progress) else nobody
     notes: list[str] = []
     data = _read_data(problem, asked, notes)
     route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
@@ -103,8 +103,14 @@ def ntk(
     values = _compared(curves[0].trained, H, setting, notes)
     values |= _tested(data, spectrum, networks, curves[0].trained, asked, tell)
     if data.bound is not None:
-        values |= data.bound | {"target_form": _form(spectrum, data.y)}
-    _remark_on_measure(curves[0], notes)
+        form = np.nan if spectrum.is_singular else float(np.sqrt(spectrum.inverse_form(data.y).value))
+        values |= data.bound | {"target_form": form}
+    measure = curves[0].complexity
+    if measure is not None and measure.value > 1.0:
+        notes.append(
+            f"The measure is {measure.value:.3g}, above 1, where it bounds nothing by itself: a loss is at most 1. It "
+            "follows a trend, and is compared between labels."
+        )
     return label_result(spec, setting, spectrum, networks, curves, values, {"method": route, "reason": reason}, notes)
 
 
@@ -150,7 +156,7 @@ def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
 
 
 def _spectrum(
-    X: np.ndarray, setting: Setting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Tell
+    X: np.ndarray, setting: Setting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Progress
 ) -> tuple[Spectrum | FreeSpectrum, np.ndarray | None]:
     """The spectrum by either route; the Gram matrix too where it is needed again."""
     ridge = float(asked.ridge)
@@ -165,7 +171,7 @@ def _spectrum(
 
 
 def _curves(
-    data: Data, spectrum: Spectrum | FreeSpectrum, networks: Networks, asked: NTKAsk, tell: Tell
+    data: Data, spectrum: Spectrum | FreeSpectrum, networks: Networks, asked: NTKAsk, tell: Progress
 ) -> list[Curve]:
     """Prediction, measure and networks of each set of labels; what the matrix is asked, it is asked for all at once.
 
@@ -214,12 +220,7 @@ def _compared(trained: list[Trained], H: np.ndarray | None, setting: Setting, no
 
 
 def _tested(
-    data: Data,
-    spectrum: AbstractSpectrum,
-    networks: Networks,
-    trained: list[Trained],
-    asked: NTKAsk,
-    tell: Tell,
+    data: Data, spectrum: AbstractSpectrum, networks: Networks, trained: list[Trained], asked: NTKAsk, tell: Progress
 ) -> dict[str, Any]:
     """Errors on the test samples, and along the shares of random labels."""
     if data.test is None:
@@ -235,15 +236,3 @@ def _tested(
     if mixed:
         values |= sweep(networks, data.test, mixed, outputs[:, 1:], spectrum, tell)
     return values
-
-
-def _form(spectrum: AbstractSpectrum, y: np.ndarray) -> float:
-    return np.nan if spectrum.is_singular else float(np.sqrt(spectrum.inverse_form(y).value))
-
-
-def _remark_on_measure(curve: Curve, notes: list[str]) -> None:
-    if curve.complexity is not None and curve.complexity.value > 1.0:
-        notes.append(
-            f"The measure is {curve.complexity.value:.3g}, above 1, where it bounds nothing by itself: a loss is at "
-            "most 1. It follows a trend, and is compared between labels."
-        )

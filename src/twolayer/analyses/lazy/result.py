@@ -8,12 +8,11 @@ import numpy as np
 from twolayer.analyses.lazy.networks import METRICS
 from twolayer.analyses.lazy.setting import learning_rate
 from twolayer.analyses.lazy.verdict import judge_networks
-from twolayer.core.errors import InvalidInput
 from twolayer.core.precision import double
-from twolayer.core.text import Text
+from twolayer.core.text import Text, table
 from twolayer.data.provenance import provenance
-from twolayer.data.schema import Schema, Variable, add_kind, kind_of, label
-from twolayer.data.summary import explained
+from twolayer.data.schema import Schema, Variable, add_kind, check_kind, label
+from twolayer.data.summary import explained, finite, native
 from twolayer.kernel import FreeSpectrum, Spectrum
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def label_result(
         finding = judge_networks(
             values["predicted_residual"], values["predicted_error"], trained, names, setting.width, forms
         )
-        attributes |= {"outcome": finding.outcome, "verdict": finding.sentence, "judge": finding.judge}
+        attributes |= finding.attributes | {"judge": finding.judge}
     if "kernel_test_error" in values:
         coordinates["metric"] = list(METRICS)
     if "share_complexity" in values:
@@ -121,18 +120,6 @@ def _attributes(
     }
 
 
-def check_lazy(result: Any) -> None:
-    """Refuse what is not a result of `ntk`."""
-    import xarray as xr
-
-    if not isinstance(result, xr.Dataset):
-        raise InvalidInput(f"Argument `result` must be what `ntk` returned, but is a {type(result).__name__}.")
-    if kind_of(result.attrs) != KIND:
-        raise InvalidInput(
-            f"Argument `result` must be what `ntk` returned, but is a dataset of the kind {kind_of(result.attrs)!r}."
-        )
-
-
 def rank_correlation(result: "xr.Dataset") -> float | None:
     """Spearman's, of the measure and the test error over the shares of random labels; None for fewer than three."""
     if result.sizes.get("share", 0) < 3:
@@ -152,39 +139,32 @@ def rank_correlation(result: "xr.Dataset") -> float | None:
 
 def to_dict(result: "xr.Dataset") -> dict[str, Any]:
     """Plain data for JSON; numbers that do not exist are None. Of several networks it holds the means."""
-    check_lazy(result)
+    check_kind(result, KIND, "ntk")
     attributes = result.attrs
+    mean = result.mean("replica", keep_attrs=True) if "replica" in result.dims else result
 
     def value(name: str) -> float | None:
-        return _plain(result[name].mean("replica") if "replica" in result[name].dims else result[name])
+        return finite(mean[name]) if name in result else None
 
-    def held(name: str) -> Any:
-        return value(name) if name in result else None
-
-    form = held("target_form")
-    target = {
-        "formula": attributes["target_formula"],
-        "measured": form,
-        "bound": held("target_bound"),
-        "sharp_bound": held("target_sharp_bound"),
-    }
+    bounds = {"measured": "target_form", "bound": "target_bound", "sharp_bound": "target_sharp_bound"}
+    target = {"formula": attributes["target_formula"]} | {key: value(name) for key, name in bounds.items()}
     is_free = "eigenvalue_counts" in result
     given = result.sel({LABELS: "given"})
     return {
-        **{name: _native(attributes[name]) for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")},
+        **{name: native(attributes[name]) for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")},
         **{name: value(name) for name in ("lambda_min", "lambda_min_error", "lambda_max", "lambda_max_error")},
-        "complexity": _plain(given.complexity),
-        "complexity_error": _plain(given.complexity_error),
+        "complexity": finite(given.complexity),
+        "complexity_error": finite(given.complexity_error),
         "eta": value("step_size"),
         "largest_eta": value("largest_step_size"),
         "learning_rate": value("learning_rate"),
         "steps": int(result.step[-1]),
         "replicas": result.sizes.get("replica", 0),
         "curves": {str(name): _curve(result.sel({LABELS: name})) for name in result[LABELS].values},
-        "initial_gram_distance": held("initial_gram_distance"),
-        "final_gram_distance": held("final_gram_distance"),
-        "test": _test(result),
-        "shares": _shares(result),
+        "initial_gram_distance": value("initial_gram_distance"),
+        "final_gram_distance": value("final_gram_distance"),
+        "test": _test(mean),
+        "shares": _shares(mean),
         "rank_correlation": rank_correlation(result),
         "target": target if attributes["target_formula"] else None,
         "eigenvalues": result.eigenvalues.values.tolist(),
@@ -199,62 +179,39 @@ def to_dict(result: "xr.Dataset") -> dict[str, Any]:
     }
 
 
-def _native(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _plain(value: Any) -> float | None:
-    number = float(value)
-    return number if np.isfinite(number) else None
-
-
 def _curve(curve: "xr.Dataset") -> dict[str, Any]:
     thin = max(1, -(-curve.sizes["step"] // MOST_POINTS))
     has_network, has_modes = "trained_residual" in curve, "projections" in curve
     rule = {} if has_modes else {"eigenvalues": curve.rule_eigenvalues, "weights": curve.rule_weights}
-    attributes = {name: _native(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")}
     return {
-        "complexity": _plain(curve.complexity),
+        "complexity": finite(curve.complexity),
         "step": curve.step.values[::thin].tolist(),
         "predicted": curve.predicted_residual.values[::thin].tolist(),
         "predicted_error": curve.predicted_error.values[::thin].tolist(),
         "trained": curve.trained_residual.mean("replica").values[::thin].tolist() if has_network else None,
-        "deviation": float(curve.deviation.mean()) if has_network else None,
-        "flip_share": float(curve.flip_share.mean()) if has_network else None,
-        **attributes,
+        **{name: float(curve[name].mean()) if has_network else None for name in ("deviation", "flip_share")},
+        **{name: native(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")},
         "projections": curve.projections.values.tolist() if has_modes else None,
         "measure": {name: x.values[np.isfinite(x.values)].tolist() for name, x in rule.items()} or None,
     }
 
 
-def _test(result: "xr.Dataset") -> dict[str, Any] | None:
-    if "kernel_test_error" not in result:
+def _test(mean: "xr.Dataset") -> dict[str, Any] | None:
+    if "kernel_test_error" not in mean:
         return None
+    errors = {
+        name: {metric: finite(mean[f"{name}_test_error"].sel(metric=metric)) for metric in METRICS}
+        for name in ("kernel", "network")
+        if f"{name}_test_error" in mean
+    }
+    return {"n": int(mean.attrs["test_samples"]), "kernel": errors["kernel"], "network": errors.get("network")}
 
-    def errors(values: "xr.DataArray") -> dict[str, float | None]:
-        return {name: _plain(values.sel(metric=name)) for name in METRICS}
 
-    network = errors(result.network_test_error.mean("replica")) if "network_test_error" in result else None
-    return {"n": int(result.attrs["test_samples"]), "kernel": errors(result.kernel_test_error), "network": network}
-
-
-def _shares(result: "xr.Dataset") -> list[dict[str, float | None]]:
-    if "share_complexity" not in result:
-        return []
-    has_network = "share_network_error" in result
-    networks = result.share_network_error.mean("replica").values if has_network else [None] * result.sizes["share"]
-    rows = zip(
-        result.share.values, result.share_complexity.values, result.share_kernel_error.values, networks, strict=True
-    )
-    return [
-        {
-            "share": float(share),
-            "complexity": float(measure),
-            "kernel_error": float(kernel),
-            "test_error": None if network is None else float(network),
-        }
-        for share, measure, kernel, network in rows
-    ]
+def _shares(mean: "xr.Dataset") -> list[dict[str, float | None]]:
+    names = {"share": "share", "complexity": "share_complexity", "kernel_error": "share_kernel_error"}
+    names["test_error"] = "share_network_error"
+    rows = [mean.isel(share=place) for place in range(mean.sizes.get("share", 0))]
+    return [{key: float(row[name]) if name in row else None for key, name in names.items()} for row in rows]
 
 
 # ----------------------------------------------------------------------------------------------------- the table
@@ -267,75 +224,61 @@ def summary(result: "xr.Dataset") -> Text:
     """The short table of a result: spectrum, measure, curves, test errors, bounds, verdict and notes."""
     data = to_dict(result)
     steps, replicas = data["steps"], data["replicas"]
+    facts = {
+        "route": f"{_METHODS[data['method']]}: {data['reason']}",
+        "smallest eigenvalue": f"{data['lambda_min']:.4g} +- {data['lambda_min_error']:.1e}",
+        "largest eigenvalue": f"{data['lambda_max']:.6g} +- {data['lambda_max_error']:.1e}",
+        "step size": f"{data['eta']:.4g}, below 2 / lambda_max = {data['largest_eta']:.4g}",
+        "learning rate": f"{data['learning_rate']:.4g}, d times the step size",
+    }
+    if data["complexity"] is not None:
+        facts["complexity sqrt(2yH^-1y/n)"] = f"{data['complexity']:.6g} +- {data['complexity_error']:.1e}"
     lines = [
         f"{data['n']} samples in {data['d']} dimensions, {data['activation']}, {_TRAINED[data['layers']]}"
         + (f", ridge {data['ridge']:g}" if data["ridge"] else "")
         + (f"; mean of {replicas} networks" if replicas > 1 else ""),
         "",
-        f"{'route':<28}{_METHODS[data['method']]}: {data['reason']}",
-        f"{'smallest eigenvalue':<28}{data['lambda_min']:.4g} +- {data['lambda_min_error']:.1e}",
-        f"{'largest eigenvalue':<28}{data['lambda_max']:.6g} +- {data['lambda_max_error']:.1e}",
-        f"{'step size':<28}{data['eta']:.4g}, below 2 / lambda_max = {data['largest_eta']:.4g}",
-        f"{'learning rate':<28}{data['learning_rate']:.4g}, d times the step size",
+        *(f"{name:<28}{fact}" for name, fact in facts.items()),
+        "",
+        *_curve_rows(data["curves"], steps),
     ]
-    if data["complexity"] is not None:
-        measure = f"{data['complexity']:.6g} +- {data['complexity_error']:.1e}"
-        lines.append(f"{'complexity sqrt(2yH^-1y/n)':<28}{measure}")
-    lines += ["", f"{'labels':<10}{'complexity':>12}{f'|y-u| at {steps}':>16}{'trained':>12}{'deviation':>11}"]
-    lines[-1] += f"{'flipped signs':>15}"
-    lines += [_row(name, curve) for name, curve in data["curves"].items()]
     if data["initial_gram_distance"] is not None:
         ends = data["initial_gram_distance"], data["final_gram_distance"]
         lines += ["", f"||H(0) - H|| = {ends[0]:.4g}, ||H({steps}) - H|| = {ends[1]:.4g}"]
-    lines += [*_test_rows(data["test"]), *_share_rows(data), *_target_row(data["target"])]
+    if data["test"] is not None:
+        forms = {"mean_square": ".4g", "mean_absolute": ".4g", "wrong_share": ".4f"}
+        tested = [(name, data["test"][name]) for name in ("kernel", "network") if data["test"][name] is not None]
+        rows = [[name, *(_cell(errors[metric], form) for metric, form in forms.items())] for name, errors in tested]
+        header = [f"test error, n = {data['test']['n']}", "mean (u-y)^2", "mean |u-y|", "wrong signs"]
+        lines += ["", *table(header, rows, right=range(1, 4))]
+    if data["shares"]:
+        forms = {"share": ".2f", "complexity": ".4f", "kernel_error": ".4f", "test_error": ".4f"}
+        rows = [[_cell(row[name], form) for name, form in forms.items()] for row in data["shares"]]
+        lines += ["", *table(["random labels", "complexity", "kernel error", "network error"], rows, right=range(1, 4))]
+    if data["rank_correlation"] is not None:
+        lines.append(f"rank correlation of complexity and test error: {data['rank_correlation']:.3f}")
+    if data["target"] is not None:
+        formula, measured, bound, sharp = data["target"].values()
+        norm = f"sqrt(yH^-1y) = {_cell(measured, '.4f')}"
+        lines += ["", f"target {formula}: {norm}, below {sharp:.4f} (sharp) and {bound:.4f} (paper)"]
     if data["outcome"] is not None:
         lines += ["", f"Verdict: {explained(data['outcome'])}.", data["verdict"]]
     return Text("\n".join([*lines, *([""] if data["notes"] else []), *data["notes"]]))
 
 
-def _row(name: str, curve: dict[str, Any]) -> str:
-    measure = "-" if curve["complexity"] is None else f"{curve['complexity']:.4f}"
-    words = f"{name:<10}{measure:>12}{curve['predicted'][-1]:>16.4f}"
-    if curve["trained"] is None:
-        return words + f"{'-':>12}{'-':>11}{'-':>15}"
-    flips = f"{100.0 * curve['flip_share']:.2f}%"
-    return words + f"{curve['trained'][-1]:>12.4f}{100.0 * curve['deviation']:>10.2f}%{flips:>15}"
+def _curve_rows(curves: dict[str, dict[str, Any]], steps: int) -> list[str]:
+    rows = []
+    for name, curve in curves.items():
+        last = {key: None if curve[key] is None else curve[key][-1] for key in ("predicted", "trained")}
+        numbers = (curve["complexity"], *last.values(), curve["deviation"], curve["flip_share"])
+        forms = (".4f", ".4f", ".4f", ".2%", ".2%")
+        rows.append([name, *(_cell(number, form) for number, form in zip(numbers, forms, strict=True))])
+    header = ["labels", "complexity", f"|y-u| at {steps}", "trained", "deviation", "flipped signs"]
+    return table(header, rows, right=range(1, 6))
 
 
-def _test_rows(test: dict[str, Any] | None) -> list[str]:
-    if test is None:
-        return []
-    title = f"test error, n = {test['n']}"
-    rows = ["", f"{title:<24}{'mean (u-y)^2':>14}{'mean |u-y|':>14}{'wrong signs':>14}"]
-    for name in ("kernel", "network"):
-        errors = test[name]
-        if errors is not None:
-            wrong = "-" if errors["wrong_share"] is None else f"{errors['wrong_share']:.4f}"
-            rows.append(f"{name:<24}{errors['mean_square']:>14.4g}{errors['mean_absolute']:>14.4g}{wrong:>14}")
-    return rows
-
-
-def _share_rows(data: dict[str, Any]) -> list[str]:
-    if not data["shares"]:
-        return []
-    rows = ["", f"{'random labels':<16}{'complexity':>12}{'kernel error':>14}{'network error':>15}"]
-    for row in data["shares"]:
-        network = "-" if row["test_error"] is None else f"{row['test_error']:.4f}"
-        rows.append(f"{row['share']:<16.2f}{row['complexity']:>12.4f}{row['kernel_error']:>14.4f}{network:>15}")
-    if data["rank_correlation"] is not None:
-        rows.append(f"rank correlation of complexity and test error: {data['rank_correlation']:.3f}")
-    return rows
-
-
-def _target_row(target: dict[str, Any] | None) -> list[str]:
-    if target is None:
-        return []
-    measured = "-" if target["measured"] is None else f"{target['measured']:.4f}"
-    return [
-        "",
-        f"target {target['formula']}: sqrt(yH^-1y) = {measured}, below {target['sharp_bound']:.4f} (sharp) and "
-        f"{target['bound']:.4f} (paper)",
-    ]
+def _cell(number: float | None, form: str) -> str:
+    return "-" if number is None else format(number, form)
 
 
 # ---------------------------------------------------------------------------------------------------- the schema

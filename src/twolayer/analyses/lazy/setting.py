@@ -26,6 +26,8 @@ from twolayer.training import SGD, Both, First, Second
 from twolayer.training.sgd import AbstractLayers
 
 LAYERS = {First: "first", Second: "second", Both: "both"}
+# What the literature calls the fields of a problem and a training: the arguments of `lazy_setting`.
+LETTERS = ("width", "eta", "start", "kappa", "activation", "layers")
 # The width of the student of a question about the kernel alone, which does not depend on it.
 ANY_WIDTH = 2
 
@@ -156,8 +158,8 @@ def lazy_setting(
     problem = Problem(
         target=Labels(), student=Student(width or ANY_WIDTH, activation), inputs=samples, start=beginnings[start]()
     )
-    words = {word: kind for kind, word in LAYERS.items()}
-    trained = words[choice("layers", tuple(LAYERS.values()))(layers)]()
+    classes = {word: kind for kind, word in LAYERS.items()}
+    trained = classes[choice("layers", tuple(LAYERS.values()))(layers)]()
     if eta is None:
         return problem, trained
     rate = learning_rate(float(number("eta", above=0.0)(eta)), samples.d)

@@ -10,7 +10,7 @@ two play the part that finite d plays in other comparisons.
 import numpy as np
 from jaxtyping import Float
 
-from twolayer.data.deviation import FALSE_ALARM, ROUNDING, WEAK, Finding, threshold
+from twolayer.data.deviation import FALSE_ALARM, ROUNDING, WEAK, Finding, head_of, outcome_of, threshold
 
 # How much a lazy network may be off: the part of 1/sqrt(p), and that of the weights' way over sqrt(p). Twice what
 # networks from antisymmetric starts of unit deviation are off by, on data sets of some hundred samples.
@@ -47,17 +47,11 @@ def judge_networks(
     effect = width_effect(width, ways)[:, None]
     place = tuple(int(i) for i in np.unravel_index(int(np.argmax(gap - allowed - effect)), gap.shape))
     judge = f"{runs} network{'s' if runs > 1 else ''} of width {width}"
-    if np.all(gap <= allowed):
-        is_weak = bool(np.max(allowed) > WEAK)
-        outcome = "consistent" if is_weak else "agrees"
-        head = f"the kernel's prediction {'is consistent' if is_weak else 'agrees'} with {judge}"
-    elif np.all(gap <= allowed + effect):
-        outcome = "finite-d effect"
-        head = (
-            f"the kernel's prediction follows {judge} up to an effect of finite width, which stands for finite d here"
-        )
-    else:
-        outcome, head = "differs", f"the kernel's prediction differs from {judge}"
+    outcome = outcome_of(
+        bool(np.all(gap <= allowed)), bool(np.max(allowed) > WEAK), bool(np.all(gap <= allowed + effect))
+    )
+    cause = "an effect of finite width, which stands for finite d here"
+    head = head_of(outcome, "The kernel's prediction", judge, cause)
     where = f"{labels[place[0]]} labels at step {place[1]}"
     seen = f"the norm of y - u is {gap[place]:.2g} |y| away from the predicted one ({where})"
     size = f"a lazy network of this width may be off by {float(effect[place[0], 0]):.2g} |y|"
@@ -68,5 +62,5 @@ def judge_networks(
         else "one network alone has no standard error: more `replicas` would tell chance from the rest"
     )
     z = float(gap[place] / standard_error[place]) if standard_error[place] > 0.0 else 0.0
-    sentence = f"{head[0].upper()}{head[1:]}: {seen}; {size}; {chance}."
+    sentence = f"{head}: {seen}; {size}; {chance}."
     return Finding("kernel", judge, outcome, sentence, z, where, limit)

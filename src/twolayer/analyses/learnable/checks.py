@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from twolayer.data.deviation import Finding, judge_number, worst_outcome
-from twolayer.data.summary import explained
+from twolayer.data.summary import explained, finite
 
 # The relative deviation of a slope from its prediction that corrections at finite d may cause.
 AGREES = 0.1
@@ -16,7 +16,7 @@ AGREES = 0.1
 class GiantSteps:
     """What giant steps found, step by step; every array has the axes step and direction."""
 
-    account: str
+    description: str
     student: str
     predicted: tuple[tuple[str, ...], ...]
     cosines: np.ndarray  # largest cosine of a neuron with each direction, in the predicted order
@@ -34,6 +34,11 @@ class GiantSteps:
         return float(right / max(1, np.sum(self.present) + np.sum(self.absent)))
 
     @property
+    def compared(self) -> tuple[float, float, float]:
+        """The predicted share, the measured one, and its error."""
+        return 1.0, self.share, 0.0
+
+    @property
     def agrees(self) -> bool:
         """Whether all of them are."""
         return self.share == 1.0
@@ -43,9 +48,9 @@ class GiantSteps:
         """The verdict."""
         outcome = "agrees" if self.agrees else "differs" if np.all(np.isfinite(self.cosines)) else "undecided"
         heads = {
-            "agrees": f"The order of directions agrees with {self.account}",
-            "differs": f"The order of directions differs from {self.account}",
-            "undecided": f"The order of directions against {self.account} is undecided, since the run did not end",
+            "agrees": f"The order of directions agrees with {self.description}",
+            "differs": f"The order of directions differs from {self.description}",
+            "undecided": f"The order of directions against {self.description} is undecided, since the run did not end",
         }
         parts = [f"{self.share:.0%} of the cosines after {len(self.cosines)} steps are as predicted"]
         if self.present.any():
@@ -53,29 +58,21 @@ class GiantSteps:
         if self.absent.any():
             parts.append(f"the largest one that should not is {np.max(self.cosines[self.absent]):.2g}")
         sentence = f"{heads[outcome]}: {'; '.join(parts)}."
-        return Finding("order of directions", self.account, outcome, sentence, 0.0, "", np.inf)
+        return Finding("order of directions", self.description, outcome, sentence, 0.0, "", np.inf)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "account": self.account,
-            "student": self.student,
-            "predicted": [list(step) for step in self.predicted],
-            "directions": list(self.directions),
-            "cosines": [[_finite(x) for x in row] for row in self.cosines],
-            "agrees": self.agrees,
-            "outcome": self.finding.outcome,
-            "verdict": self.finding.sentence,
-        }
+        own = {name: getattr(self, name) for name in ("description", "student", "predicted", "directions", "cosines")}
+        return _plain(own | {"agrees": self.agrees}) | self.finding.attributes
 
     def __str__(self) -> str:
-        head = f"Giant steps ({self.account}; {self.student}): largest cosine of a neuron with each direction"
+        head = f"Giant steps ({self.description}; {self.student}): largest cosine of a neuron with each direction"
         rows = [f"{'':10}" + "".join(f"{name:>18}" for name in self.directions)]
         for step, (row, expected) in enumerate(zip(self.cosines, self.expected, strict=True), start=1):
             cells = (f"{x:.3g}{'' if e else ' (none)'}" for x, e in zip(row, expected, strict=True))
             rows.append(f"  step {step:<3}" + "".join(f"{cell:>18}" for cell in cells))
-        words = "as predicted" if self.agrees else "NOT as predicted"
-        return "\n".join([head, *rows, f"  {words}; (none) marks directions that are predicted to be absent"])
+        judgement = "as predicted" if self.agrees else "NOT as predicted"
+        return "\n".join([head, *rows, f"  {judgement}; (none) marks directions that are predicted to be absent"])
 
 
 @dataclass(frozen=True)
@@ -93,6 +90,11 @@ class Slope:
     predicted: float
 
     @property
+    def compared(self) -> tuple[float, float, float]:
+        """The predicted slope, the measured one, and its standard error."""
+        return self.predicted, self.slope, self.slope_error
+
+    @property
     def agrees(self) -> bool:
         """Whether the slope is within 10% of the predicted one."""
         return bool(abs(self.slope / self.predicted - 1.0) < AGREES)
@@ -105,27 +107,15 @@ class Slope:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            "exponent": self.exponent,
-            "definition": self.definition,
-            "d": list(self.dimensions),
-            "steps": [_finite(x) for x in self.steps],
-            "stderr": [_finite(x) for x in self.errors],
-            "runs": list(self.runs),
-            "slope": _finite(self.slope),
-            "slope_error": _finite(self.slope_error),
-            "predicted": self.predicted,
-            "agrees": self.agrees,
-            "outcome": self.finding.outcome,
-            "verdict": self.finding.sentence,
-        }
+        own = {{"dimensions": "d", "errors": "stderr"}.get(name, name): value for name, value in vars(self).items()}
+        return _plain(own | {"agrees": self.agrees}) | self.finding.attributes
 
     def __str__(self) -> str:
         lines = [f"Escape (OverlapSGD, one neuron He_{self.exponent}): {self.definition}"]
         rows = zip(self.dimensions, self.steps, self.errors, self.runs, strict=True)
         lines += [f"  d = {d:<8} {steps:>12.4g} +- {error:<9.2g} steps, {runs} runs" for d, steps, error, runs in rows]
-        words = "within 10%" if self.agrees else "NOT within 10%"
-        lines.append(f"  slope {self.slope:.3f} +- {self.slope_error:.3f}, predicted {self.predicted:.3f}: {words}")
+        judgement = "within 10%" if self.agrees else "NOT within 10%"
+        lines.append(f"  slope {self.slope:.3f} +- {self.slope_error:.3f}, predicted {self.predicted:.3f}: {judgement}")
         return "\n".join(lines)
 
 
@@ -161,7 +151,7 @@ class Checks:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        every = {"giant_steps": self.giant_steps, "reused_batch": self.reused_batch, "slope": self.slope}
+        every = {name: getattr(self, name) for name in ("giant_steps", "reused_batch", "slope")}
         plain = {name: None if item is None else item.to_dict() for name, item in every.items()}
         verdict = {"agrees": self.agrees, "outcome": self.outcome, "verdict": self.verdict}
         return plain | verdict | {"notes": list(self.notes)}
@@ -172,6 +162,10 @@ class Checks:
         return "\n\n".join([*map(str, self.checks.values()), *self.notes, verdict])
 
 
-def _finite(value: Any) -> float | None:
-    """A number that JSON can hold, or None."""
-    return float(value) if np.isfinite(value) else None
+def _plain(value: Any) -> Any:
+    """The same for JSON: lists in place of arrays and tuples, None for numbers that do not exist."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, tuple | list | np.ndarray):
+        return [_plain(item) for item in value]
+    return finite(value) if isinstance(value, float) else value

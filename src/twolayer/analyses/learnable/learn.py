@@ -11,20 +11,20 @@ from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
-from twolayer.data.provenance import Stated
+from twolayer.data.provenance import Question
 from twolayer.learnability import Learnability, analyse
 from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
-from twolayer.verbs.progress import Progress, shows_progress
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 @dataclass(frozen=True)
-class Question:
+class Asked:
     """What is asked of `learn`; its fields are those of the verb, checked."""
 
     target: Any
@@ -39,9 +39,9 @@ class Question:
     largest: int | None = None
 
     @property
-    def stated(self) -> Stated:
-        """The question as a specification, whose hash names the result."""
-        return Stated({"kind": "learn"} | {field.name: getattr(self, field.name) for field in fields(self)})
+    def question(self) -> Question:
+        """The specification, whose hash names the result."""
+        return Question("learn", {field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @takes_these
@@ -108,7 +108,7 @@ def learn(
     """
     if student is not None and not isinstance(student, Student):
         student = Student(1, as_activation(student))
-    question = Question(
+    asked = Asked(
         target,
         student,
         count("d", low=2, high=10**12, optional=True)(d),
@@ -121,39 +121,38 @@ def learn(
         count("largest", optional=True)(largest),
     )
     with double():
-        return to_dataset(answer(question, progress, checkpoint), question.stated, question.seed)
+        return to_dataset(answer(asked, progress, checkpoint), asked.question, asked.seed)
 
 
-def answer(question: Question, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
+def answer(asked: Asked, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
     """The analysis, the time scale and the checks as objects."""
-    if question.d is not None and question.student is None:
+    if asked.d is not None and asked.student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")
-    analysis = analyse(question.target, question.P, question.student)
-    scale = _plateau(question, analysis)
+    analysis = analyse(asked.target, asked.P, asked.student)
+    scale = _plateau(asked, analysis)
     checks = None
-    if question.verify:
+    if asked.verify:
         folder = Checkpoint.of(checkpoint)
-        tell = progress or (lambda name, fraction: None)
-        checks = check(analysis, question.seed, tell, question.largest, folder)
+        checks = check(analysis, asked.seed, progress or nobody, asked.largest, folder)
         if folder is not None and not folder.is_part:
             folder.remove()
-    return Learned(analysis, question.d, scale, checks)
+    return Learned(analysis, asked.d, scale, checks)
 
 
 def of_analysis(analysis: Learnability) -> "xr.Dataset":
     """The dataset of an analysis alone."""
     student = None if analysis.seen is None else analysis.seen.student
-    question = Question(analysis.target, student, P=analysis.root @ analysis.root.T)
-    return to_dataset(Learned(analysis, None, None, None), question.stated, question.seed)
+    asked = Asked(analysis.target, student, P=analysis.root @ analysis.root.T)
+    return to_dataset(Learned(analysis, None, None, None), asked.question, asked.seed)
 
 
-def _plateau(question: Question, analysis: Learnability) -> Plateau | None:
+def _plateau(asked: Asked, analysis: Learnability) -> Plateau | None:
     """When the student leaves the plateau of a random start, where that was asked."""
-    if question.d is None or question.student is None:
+    if asked.d is None or asked.student is None:
         return None
-    P = question.P
+    P = asked.P
     if P is not None and not np.allclose(np.asarray(analysis.target.target_overlaps), np.asarray(P)):
         raise InvalidInput("Argument `d` asks for a time, which is known for the target's own P alone.")
     with double():
-        problem = Problem(analysis.target, question.student, Gaussian(question.d), noise=question.noise)
-        return plateau(problem, question.learning_rate, question.spherical)
+        problem = Problem(analysis.target, asked.student, Gaussian(asked.d), noise=asked.noise)
+        return plateau(problem, asked.learning_rate, asked.spherical)

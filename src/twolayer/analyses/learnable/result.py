@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope
+from twolayer.analyses.learnable.checks import Checks
 from twolayer.core.text import Text
 from twolayer.data.provenance import Specification, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
@@ -76,31 +76,27 @@ def _in_numbers(scale: Plateau, d: int | None) -> str:
 # ------------------------------------------------------------------------------------------------------ the dataset
 
 
-def _stair_variables(prefix: str, words: str) -> dict[str, Variable]:
+def _stair_variables(prefix: str, whose: str) -> dict[str, Variable]:
     stage, direction = (f"{prefix}stage",), (f"{prefix}direction",)
     return {
-        f"{prefix}leap": Variable((), f"largest order that a stage needs{words}; missing where undecided"),
-        f"{prefix}stage_leap": Variable(stage, f"order of the tensor that a stage needs{words}"),
-        f"{prefix}stage_size": Variable(stage, f"size of the tensor that decides a stage{words}", DEVIATION),
-        f"{prefix}stage_size_error": Variable(stage, f"bound on the error of the size{words}", DEVIATION),
-        f"{prefix}stage_is_decided": Variable(stage, f"whether all lower orders are known to vanish{words}"),
-        f"{prefix}direction_stage": Variable(direction, f"stage at which a direction is found{words}"),
-        f"{prefix}vector": Variable((*direction, "field"), f"direction as a unit vector of coefficients{words}"),
-        f"{prefix}strength": Variable(direction, f"strength of a direction in the tensor of its stage{words}"),
-        f"{prefix}unseen": Variable((), f"number of directions that no stage contains{words}"),
+        f"{prefix}leap": Variable((), f"largest order that a stage needs{whose}; missing where undecided"),
+        f"{prefix}stage_leap": Variable(stage, f"order of the tensor that a stage needs{whose}"),
+        f"{prefix}stage_size": Variable(stage, f"size of the tensor that decides a stage{whose}", DEVIATION),
+        f"{prefix}stage_size_error": Variable(stage, f"bound on the error of the size{whose}", DEVIATION),
+        f"{prefix}stage_is_decided": Variable(stage, f"whether all lower orders are known to vanish{whose}"),
+        f"{prefix}direction_stage": Variable(direction, f"stage at which a direction is found{whose}"),
+        f"{prefix}vector": Variable((*direction, "field"), f"direction as a unit vector of coefficients{whose}"),
+        f"{prefix}strength": Variable(direction, f"strength of a direction in the tensor of its stage{whose}"),
+        f"{prefix}unseen": Variable((), f"number of directions that no stage contains{whose}"),
     }
 
 
-def _step_variables(prefix: str, words: str) -> dict[str, Variable]:
+def _step_variables(prefix: str, whose: str) -> dict[str, Variable]:
     axes = (f"{prefix}_step", f"{prefix}_direction")
     return {
-        f"{prefix}_cosine": Variable(axes, f"largest cosine of a neuron with a direction, {words}"),
-        f"{prefix}_expected": Variable(axes, f"whether a direction may be there after a step, {words}"),
+        f"{prefix}_cosine": Variable(axes, f"largest cosine of a neuron with a direction, {whose}"),
+        f"{prefix}_expected": Variable(axes, f"whether a direction may be there after a step, {whose}"),
     }
-
-
-def _summary(result: "xr.Dataset") -> Text:
-    return Text(result.attrs["report"])
 
 
 LEARNABILITY = add_kind(
@@ -141,7 +137,7 @@ LEARNABILITY = add_kind(
             "protocol": Variable(("protocol",), "way of training"),
         },
         attributes=("target", "report", "answer"),
-        summary=_summary,
+        summary=lambda result: Text(result.attrs["report"]),
     )
 )
 
@@ -205,11 +201,10 @@ def _add_stairs(
 
 
 def _add_checks(values: dict[str, Any], coordinates: dict[str, Any], checks: Checks) -> None:
-    numbers = [_compared(item) for item in checks.checks.values()]
     coordinates["check"] = _texts(list(checks.checks))
     values["check_outcome"] = _texts([item.finding.outcome for item in checks.checks.values()])
-    for place, name in enumerate(("check_predicted", "check_measured", "check_error")):
-        values[name] = np.array([row[place] for row in numbers])
+    numbers = np.transpose([item.compared for item in checks.checks.values()])
+    values |= dict(zip(("check_predicted", "check_measured", "check_error"), numbers, strict=True))
     for prefix, steps in (("giant", checks.giant_steps), ("reused", checks.reused_batch)):
         if steps is not None:
             values |= {f"{prefix}_cosine": steps.cosines, f"{prefix}_expected": np.array(steps.expected)}
@@ -220,11 +215,6 @@ def _add_checks(values: dict[str, Any], coordinates: dict[str, Any], checks: Che
         values |= {"escape_steps": np.array(slope.steps), "escape_steps_error": np.array(slope.errors)}
         values["escape_runs"] = np.array(slope.runs)
         coordinates["d"] = np.array(slope.dimensions)
-
-
-def _compared(item: GiantSteps | Slope) -> tuple[float, float, float]:
-    """Predicted, measured, and the standard error of the latter."""
-    return (1.0, item.share, 0.0) if isinstance(item, GiantSteps) else (item.predicted, item.slope, item.slope_error)
 
 
 def _number(value: float | int | None) -> float:

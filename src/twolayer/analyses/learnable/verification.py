@@ -1,10 +1,8 @@
-"""The check button of `learn`: what the analysis predicts, run by the accounts that know nothing of it."""
+"""The check button of `learn`: what the analysis predicts, run by descriptions that know nothing of it."""
 
 import itertools
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import learning_rate_exponent
-from twolayer.learnability.stages import Stage, Staircase
+from twolayer.learnability.stages import Staircase
 from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Problem, RandomStart, Student
 from twolayer.problem.activations import HermiteActivation
 from twolayer.simulation import OverlapSGD
@@ -24,6 +22,7 @@ from twolayer.theory import DMFT, BatchMap
 from twolayer.theory.formulas.plateau import LEFT, Plateau, plateau
 from twolayer.training import SGD, AbstractReuse, Fresh, Reused, Sphere
 from twolayer.verbs.evolve import evolve
+from twolayer.verbs.progress import Progress, nobody
 
 # Giant steps: width of the student, samples over d, step size in units of the width.
 WIDTH, RATIO, STRIDE, MOST_STEPS = 4, 4.0, 2.0, 4
@@ -46,7 +45,7 @@ SLOWER = 0.25
 def check(
     result: Learnability,
     seed: int = 0,
-    tell: Callable[[str, float], None] = lambda name, fraction: None,
+    tell: Progress = nobody,
     largest: int | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Checks:
@@ -85,30 +84,20 @@ def check(
 # ------------------------------------------------------------------------------------------------- giant steps
 
 
-def _giant_steps(result: Learnability, tell: Callable[[str, float], None], checkpoint: Checkpoint | None) -> GiantSteps:
+def _giant_steps(result: Learnability, tell: Progress, checkpoint: Checkpoint | None) -> GiantSteps:
     r"""Follow `BatchMap` from no overlap at all, with batches of order d and steps of order one.
 
     By the analysis, after t steps the overlaps span the first t stages of leap one, and nothing else. The student sees
     every order (a logistic unit with a bias) unless one was given.
     """
-    student, name = _judge(result)
     staircase: Staircase = result.staircase if result.seen is None else result.seen.staircase
-    giant = _of_leap_one(staircase)
-    steps = min(len(giant) + 1, MOST_STEPS)
-    place = None if checkpoint is None else checkpoint.part("giant_steps.npz")
-    run = _from_nothing(result, student, BatchMap(), Fresh(), steps, partial(tell, "giant steps"), place)
-    values, error = _cosines(result, staircase, run)
-    learned = np.cumsum([0] + [len(stage.directions) for stage in giant])
-    counts = [int(learned[min(n, len(giant))]) for n in range(1, steps + 1)]
-    expected = np.array([[i < n for i in range(values.shape[1])] for n in counts])
-    predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
-    masks, bounds = (expected, expected, ~expected), (FOUND, ABSENT + 10.0 * error)
-    return GiantSteps("BatchMap", name, predicted, values, _named(result, staircase), *masks, *bounds)
+    run = _from_nothing(result, staircase, BatchMap(), Fresh(), "giant steps", tell, checkpoint)
+    expected = run.stage_of[None, :] < np.minimum(run.steps, run.giant)[:, None]
+    masks, bounds = (expected, expected, ~expected), (FOUND, ABSENT + 10.0 * run.error)
+    return GiantSteps("BatchMap", run.student, run.predicted, run.cosines, run.names, *masks, *bounds)
 
 
-def _reused_batch(
-    result: Learnability, tell: Callable[[str, float], None], checkpoint: Checkpoint | None
-) -> GiantSteps | None:
+def _reused_batch(result: Learnability, tell: Progress, checkpoint: Checkpoint | None) -> GiantSteps | None:
     """Follow `DMFT` on one batch of order d that is used again.
 
     By the analysis, from the second step on all directions of the first stage for any function of the label are there,
@@ -117,32 +106,64 @@ def _reused_batch(
     staircase = result.generative
     if staircase is None or result.seen is not None:
         return None
-    student, name = _judge(result)
-    giant = _of_leap_one(staircase)
-    steps = min(len(giant) + 1, MOST_STEPS)
     about = DMFT(samples=DMFT_SAMPLES)
-    reuse = Reused(RATIO)
-    place = None if checkpoint is None else checkpoint.part("one_batch_again.npz")
-    run = _from_nothing(result, student, about, reuse, steps, partial(tell, "one batch again"), place)
-    values, error = _cosines(result, staircase, run)
+    run = _from_nothing(result, staircase, about, Reused(RATIO), "one batch again", tell, checkpoint)
+    expected = run.stage_of[None, :] < np.minimum(run.steps - 1, run.giant)[:, None]
+    absent = np.broadcast_to(run.stage_of >= run.giant, expected.shape)
+    masks, bounds = (~absent, expected, absent), (FOUND + run.error, ABSENT + 2.0 * run.error)
+    return GiantSteps("DMFT, the same batch", run.student, run.predicted, run.cosines, run.names, *masks, *bounds)
+
+
+class GiantRun(NamedTuple):
+    """A run of giant steps: the steps from one on, cosines of each step and direction, and the stages of directions."""
+
+    steps: np.ndarray
+    cosines: np.ndarray  # largest cosine of a neuron with each direction
+    error: float
+    stage_of: np.ndarray  # the stage of each direction, from zero on; one more than all for those that are not seen
+    giant: int  # stages before the first of a higher leap than one
+    student: str
+    predicted: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...]
+
+
+def _from_nothing(
+    result: Learnability,
+    staircase: Staircase,
+    description: AbstractDescription,
+    reuse: AbstractReuse,
+    name: str,
+    tell: Progress,
+    checkpoint: Checkpoint | None,
+) -> GiantRun:
+    """Giant steps from no overlap at all: batches of order d, and steps of order one."""
+    student, student_name = _judge(result)
+    giant = list(itertools.takewhile(lambda stage: stage.leap == 1, staircase.stages))
+    steps = np.arange(1, min(len(giant) + 1, MOST_STEPS) + 1)
+    d = 1000
+    batch = int(RATIO * d)
+    rate = STRIDE * student.p / result.table.scale * d / batch
+    training = SGD(rate, batch_size=None if isinstance(reuse, Reused) else batch, reuse=reuse)
+    start = GivenOverlaps(np.eye(student.p), np.zeros((student.p, result.k)))
+    problem = Problem(result.target, student, Gaussian(d), start)
+    times = steps * float(training.clock(problem).time_per_step)
+    run = evolve(
+        problem,
+        training,
+        description,
+        until=times[-1],
+        save=times,
+        throw=False,
+        progress=lambda _, fraction: tell(name, fraction),
+        checkpoint=None if checkpoint is None else checkpoint.part(f"{name.replace(' ', '_')}.npz"),
+    )
+    cosines, error = _cosines(result, staircase, run)
     stage_of = [n for n, stage in enumerate(staircase.stages) for _ in stage.directions]
     stage_of += [len(staircase.stages)] * len(staircase.unseen)
-    expected = np.array([[n < min(step - 1, len(giant)) for n in stage_of] for step in range(1, steps + 1)])
-    never = np.array([n >= len(giant) for n in stage_of])
+    names = [word for stage in staircase.stages for word in result.direction_names(stage)]
+    names += [f"unseen {n + 1}" for n in range(len(staircase.unseen))]
     predicted = tuple(tuple(result.direction_names(stage)) for stage in giant)
-    absent = np.broadcast_to(never, expected.shape)
-    masks, bounds = (~absent, expected, absent), (FOUND + error, ABSENT + 2.0 * error)
-    return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), *masks, *bounds)
-
-
-def _of_leap_one(staircase: Staircase) -> list[Stage]:
-    """The stages before the first of a higher leap."""
-    return list(itertools.takewhile(lambda stage: stage.leap == 1, staircase.stages))
-
-
-def _named(result: Learnability, staircase: Staircase) -> tuple[str, ...]:
-    words = [word for stage in staircase.stages for word in result.direction_names(stage)]
-    return (*words, *(f"unseen {n + 1}" for n in range(len(staircase.unseen))))
+    return GiantRun(steps, cosines, error, np.array(stage_of, int), len(giant), student_name, predicted, tuple(names))
 
 
 def _judge(result: Learnability) -> tuple[Student, str]:
@@ -152,33 +173,6 @@ def _judge(result: Learnability) -> tuple[Student, str]:
         return student, f"{student.p} {type(student.activation).__name__} units"
     student = Student(WIDTH, Custom(_shifted_logistic), np.linspace(-1.0, 1.5, WIDTH))
     return student, f"{WIDTH} logistic units with a bias"
-
-
-def _from_nothing(
-    result: Learnability,
-    student: Student,
-    description: AbstractDescription,
-    reuse: AbstractReuse,
-    steps: int,
-    tell: Callable[[float], None],
-    checkpoint: Checkpoint | None,
-) -> Any:
-    """Giant steps from no overlap at all: batches of order d, and steps of order one."""
-    d = 1000
-    batch = int(RATIO * d)
-    rate = STRIDE * student.p / result.table.scale * d / batch
-    training = SGD(rate, batch_size=None if isinstance(reuse, Reused) else batch, reuse=reuse)
-    start = GivenOverlaps(np.eye(student.p), np.zeros((student.p, result.k)))
-    problem = Problem(result.target, student, Gaussian(d), start)
-    each = float(training.clock(problem).time_per_step)
-    save = [n * each for n in range(1, steps + 1)]
-    ask: dict[str, Any] = {
-        "until": steps * each,
-        "save": save,
-        "progress": lambda _, fraction: tell(fraction),
-        "checkpoint": checkpoint,
-    }
-    return evolve(problem, training, description, **ask, throw=False)
 
 
 def _cosines(result: Learnability, staircase: Staircase, run: Any) -> tuple[np.ndarray, float]:
@@ -200,11 +194,7 @@ def _shifted_logistic(x: Any) -> Any:
 
 
 def _slope(
-    result: Learnability,
-    seed: int,
-    tell: Callable[[str, float], None],
-    largest: int | None,
-    checkpoint: Checkpoint | None,
+    result: Learnability, seed: int, tell: Progress, largest: int | None, checkpoint: Checkpoint | None
 ) -> Slope:
     r"""The steps after which one neuron with the activation :math:`\mathrm{He}_\ell` has left its random start.
 
@@ -224,7 +214,7 @@ def _slope(
     student = Student(1, HermiteActivation(leap), np.array([amplitude]))
     target = _in_basis(result, direction)
     chosen = _chosen(leap, largest)
-    found, errors = [], []
+    steps_found, errors = [], []
     problem = Problem(target, student, Gaussian(chosen[0][0]))
     known = plateau(problem)
     if known.learning_rate is not None:  # at the best rate a neuron with little output stays short of the overlap 1/2
@@ -248,10 +238,10 @@ def _slope(
         )
         times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
         steps, error = _typical_steps(times * d / rate, by_median=leap == 3)
-        found.append(steps)
+        steps_found.append(steps)
         errors.append(error)
     dimensions, counts = zip(*chosen, strict=True)
-    return _fitted(leap, dimensions, np.array(found), np.array(errors), counts, known)
+    return _fitted(leap, dimensions, np.array(steps_found), np.array(errors), counts, known)
 
 
 def _chosen(leap: int, largest: int | None) -> list[tuple[int, int]]:
@@ -276,14 +266,9 @@ def _typical_steps(steps: np.ndarray, by_median: bool) -> tuple[float, float]:
     if not by_median and np.all(np.isfinite(steps)):
         return float(np.mean(steps)), float(np.std(steps, ddof=1) / math.sqrt(len(steps)))
     ordered = np.sort(np.where(np.isfinite(steps), steps, np.inf))
-    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in _ranks(len(ordered)))
+    spread = 0.5 / math.sqrt(len(ordered))  # one standard error around the median, as a rank
+    low, middle, high = (ordered[round(q * (len(ordered) - 1))] for q in (0.5 - spread, 0.5, 0.5 + spread))
     return float(middle), float(0.5 * (high - low))
-
-
-def _ranks(size: int) -> tuple[float, float, float]:
-    """The ranks of the median and of one standard error around it."""
-    spread = 0.5 / math.sqrt(size)
-    return 0.5 - spread, 0.5, 0.5 + spread
 
 
 def _fitted(

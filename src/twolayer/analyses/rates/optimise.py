@@ -1,6 +1,5 @@
 """The verb that finds the best learning rate, or the best piecewise constant schedule of it, through the ODE."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,17 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.analyses.quantity import Question
 from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
-from twolayer.data.provenance import provenance
-from twolayer.data.schema import Schema, Variable, add_kind, kind_of, label
+from twolayer.data.provenance import Question, provenance
+from twolayer.data.schema import Schema, Variable, add_kind, check_kind, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
-from twolayer.specification.codec import decode, to_json
+from twolayer.specification.codec import from_json, to_json
 from twolayer.specification.fields import as_data, count, instance, number
 from twolayer.theory import SaadSolla
 from twolayer.theory.motion.flow import LOOSER
@@ -82,10 +80,7 @@ def best_training(result: "xr.Dataset") -> SGD | Schedule:
     -------
     An `SGD` for one learning rate, a `Schedule` for several.
     """
-    attributes = getattr(result, "attrs", None)
-    if not isinstance(attributes, dict) or kind_of(attributes) != "optimum":
-        raise InvalidInput(f"Argument `result` must be what `optimise` returned, but is a {type(result).__name__}.")
-    return decode(json.loads(attributes["training"]), (SGD, Schedule))
+    return from_json(check_kind(result, "optimum", "optimise").attrs["training"], (SGD, Schedule))
 
 
 @takes_these
@@ -136,34 +131,48 @@ def optimise(
     if (risk_threshold is None) == (samples is None):
         raise InvalidInput("Exactly one of `risk_threshold` and `samples` must be given.")
     SaadSolla().require(problem, training)
-    first = float(training.learning_rate)
+    fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
     with double():
-        step = float(training.clock(problem).time_per_step)
-        drawn = starts if problem.has_random_start else 1
-        plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=drawn, seed=seed))
-        threshold = None if risk_threshold is None else np.asarray(risk_threshold)
-        engine = choose(problem)
-        data = (*as_data((problem, training)), plan.starts, threshold)
-        goal = partial(_evaluated, engine.variants()[0], data)
-        # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.
-        whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
-        spans = np.full(pieces, whole / pieces)
-        constant, value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans)
-        rates = constant
-        constant_value = value
-        if pieces > 1:
-            used = whole if samples is not None else value
-            spans = np.full(pieces, used / pieces)
-            if samples is None:  # the last rate goes on until the threshold is reached
-                spans[-1] = PATIENCE * used
-            rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans)
-            evaluations += more
-        error_of = partial(_relative_error, engine, data)
-        constant_error = error_of(np.full(pieces, constant[0]), np.full(pieces, whole / pieces))
-        error = constant_error if pieces == 1 else error_of(rates, spans)
-    best = np.exp(rates)
+        values, evaluations = _search(problem, training, **fields)
+    question = Question("optimum", {"problem": problem, "training": training, **fields})
+    over_d = f"samples over d until the excess risk is {risk_threshold:.6g}, mean over starts" if risk_threshold else ""
+    attributes = {
+        "objective": over_d or f"excess risk after {samples:.6g} samples, geometric mean over starts",
+        "training": to_json(_as_training(problem, training, values["rate"], values["span"])),
+        "evaluations": evaluations,
+    } | provenance(question, seed, SaadSolla().references)
+    return label(OPTIMUM, values, {"piece": np.arange(pieces)}, attributes)
+
+
+def _search(
+    problem: Problem, training: SGD, risk_threshold: Any, samples: Any, pieces: int, starts: int, seed: int
+) -> tuple[dict[str, Any], int]:
+    """The best rates and what they reach, the same of one constant rate, and how often the objective was computed."""
+    first = float(training.learning_rate)
+    step = float(training.clock(problem).time_per_step)
+    drawn = starts if problem.has_random_start else 1
+    plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=drawn, seed=seed))
+    threshold = None if risk_threshold is None else np.asarray(risk_threshold)
+    engine = choose(problem)
+    data = (*as_data((problem, training)), plan.starts, threshold)
+    goal = partial(_evaluated, engine.variants()[0], data)
+    # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.
+    whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
+    spans = np.full(pieces, whole / pieces)
+    constant, constant_value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans)
+    rates, value = constant, constant_value
+    if pieces > 1:
+        used = whole if samples is not None else value
+        spans = np.full(pieces, used / pieces)
+        if samples is None:  # the last rate goes on until the threshold is reached
+            spans[-1] = PATIENCE * used
+        rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans)
+        evaluations += more
+    error_of = partial(_relative_error, engine, data)
+    constant_error = error_of(np.full(pieces, constant[0]), np.full(pieces, whole / pieces))
+    error = constant_error if pieces == 1 else error_of(rates, spans)
     values = {
-        "rate": best,
+        "rate": np.exp(rates),
         "span": spans,
         "value": value,
         "value_error": error * value,
@@ -171,20 +180,7 @@ def optimise(
         "constant_value": constant_value,
         "constant_value_error": constant_error * constant_value,
     }
-    fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
-    question = Question("optimum", {"problem": problem, "training": training, **fields})
-    attributes = {
-        "objective": _objective(risk_threshold, samples),
-        "training": to_json(_as_training(problem, training, best, spans)),
-        "evaluations": evaluations,
-    } | provenance(question, seed, SaadSolla().references)
-    return label(OPTIMUM, values, {"piece": np.arange(pieces)}, attributes)
-
-
-def _objective(risk_threshold: Any, samples: Any) -> str:
-    if samples is not None:
-        return f"excess risk after {samples:.6g} samples, geometric mean over starts"
-    return f"samples over d until the excess risk is {risk_threshold:.6g}, mean over starts"
+    return values, evaluations
 
 
 def _relative_error(engine: Chosen, data: tuple[Any, ...], log_rates: np.ndarray, spans: np.ndarray) -> float:

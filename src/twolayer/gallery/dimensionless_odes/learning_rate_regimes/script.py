@@ -14,7 +14,7 @@ def make(spec, ask):
     times = np.linspace(0.0, spec.ask.until, spec.ask.save)
 
     def run(description, rate, replicas=1):
-        training = eqx.tree_at(lambda each: each.learning_rate, spec.training, float(rate))
+        training = eqx.tree_at(lambda training: training.learning_rate, spec.training, float(rate))
         return tl.evolve(spec.problem, training, description, until=spec.ask.until, save=times, replicas=replicas)
 
     flow = run(tl.SaadSolla(variance=False), rates[0]).excess_risk.values[0]

@@ -16,7 +16,7 @@ def make(spec, ask):
     time, risk = ode.time.values, ode.excess_risk.values[0]
     curves, single, mean = [], [], []
     for color, d in enumerate(dimensions):
-        problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
+        problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(d))
         runs = tl.evolve(problem, spec.training, tl.OverlapSGD(), replicas=spec.ask.replicas, seed=color, **asked)
         gaps = np.concatenate(
             [(runs[name].values - ode[name].values).reshape(spec.ask.replicas, len(times), -1) for name in "QM"], axis=2

@@ -14,8 +14,8 @@ def make(spec, ask):
     curves, own, other = [], [], []
     for color, p in enumerate(widths):
         problem = tl.Problem(spec.problem.target, tl.Student(p, "erf"), spec.problem.inputs, start=spec.problem.start)
-        found = [tl.evolve(problem, spec.training, each, **asked) for each in (flow, tl.HDMF())]
-        time, risks = found[0].time.values, np.stack([each.excess_risk.values for each in found], axis=1)
+        results = [tl.evolve(problem, spec.training, description, **asked) for description in (flow, tl.HDMF())]
+        time, risks = results[0].time.values, np.stack([result.excess_risk.values for result in results], axis=1)
         gaps = risks[:, 1] - risks[:, 0]
         own.append(np.abs(gaps.mean(axis=0)).max())
         apart = (risks[:, None, 1] - risks[None, :, 0])[~np.eye(draws, dtype=bool)]

@@ -12,7 +12,7 @@ def make(spec, ask):
     dimensions = [100, 1000, 10_000, 100_000, 1_000_000] if ask.full else [100, 1000, 10_000]
     results = []
     for seed, d in enumerate(dimensions):  # independent runs, or all points would deviate alike
-        problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
+        problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(d))
         replicas = 1000 if ask.full else 400
         results.append(tl.exit_time(problem, spec.training, threshold=0.1, replicas=replicas, seed=seed))
     measured = np.array([float(result.measured_mean) for result in results])

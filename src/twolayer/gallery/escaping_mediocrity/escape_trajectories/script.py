@@ -14,12 +14,12 @@ def make(spec, ask):
     sgd = tl.evolve(spec.problem, spec.training, tl.OverlapSGD(), replicas=replicas, **asked)
     sde = tl.evolve(spec.problem, spec.training, tl.SDE(dt=0.01, corrections=True), replicas=replicas, seed=1, **asked)
     time, m = ode.time.values, ode.M.values[0, :, 0, 0]
-    squares = [each.M.values[:, :, 0, 0] ** 2 for each in (sgd, sde)]
-    mean = [each.mean(axis=0)[1:] for each in squares]
-    spread = [each.std(axis=0)[1:] for each in squares]
+    squares = [run.M.values[:, :, 0, 0] ** 2 for run in (sgd, sde)]
+    mean = [square.mean(axis=0)[1:] for square in squares]
+    spread = [square.std(axis=0)[1:] for square in squares]
     error = np.sqrt((spread[0] ** 2 + spread[1] ** 2) / replicas)
     # Of a deviation from so many runs, with the fourth moment of what was measured.
-    fourth = [np.mean((each - each.mean(axis=0)) ** 4, axis=0)[1:] for each in squares]
+    fourth = [np.mean((square - square.mean(axis=0)) ** 4, axis=0)[1:] for square in squares]
     spread_error = np.sqrt(sum((f / s**2 - s**2) / 4.0 for f, s in zip(fourth, spread, strict=True)) / replicas)
 
     def some(name, values, color):

@@ -19,7 +19,7 @@ def make(spec, ask):
     times = np.linspace(0.0, spec.ask.until, spec.ask.save)
 
     def run(description, gamma, replicas=1, save=times):
-        training = eqx.tree_at(lambda each: each.learning_rate, spec.training, float(gamma))
+        training = eqx.tree_at(lambda training: training.learning_rate, spec.training, float(gamma))
         asked = {"until": save[-1], "save": save, "replicas": replicas}
         return tl.evolve(spec.problem, training, description, **asked).excess_risk.values
 
@@ -31,7 +31,7 @@ def make(spec, ask):
     runs = [run(tl.OverlapSGD(), gamma, spec.ask.replicas) for gamma in tried]
     paths_of_ode = [run(tl.SaadSolla(), gamma)[0] for gamma in tried[-2:]]
     late = times > 0.5 * spec.ask.until  # runs have settled; the average over time is one number for each of them
-    ends = np.array([each[:, late].mean(axis=1) for each in runs])
+    ends = np.array([risks[:, late].mean(axis=1) for risks in runs])
     means, errors = ends.mean(axis=1), ends.std(axis=1, ddof=1) / np.sqrt(spec.ask.replicas)
     expected = floor(tried)
     fine = np.linspace(rates[0], rates[-1], 200)
@@ -44,11 +44,11 @@ def make(spec, ask):
                     Series(
                         rf"SGD, $\gamma = {gamma:g}$",
                         times,
-                        each.mean(axis=0),
-                        band=np.quantile(each, [0.1, 0.9], axis=0),
+                        risks.mean(axis=0),
+                        band=np.quantile(risks, [0.1, 0.9], axis=0),
                         color=n,
                     )
-                    for n, (gamma, each) in enumerate(zip(tried[-2:], runs[-2:], strict=True))
+                    for n, (gamma, risks) in enumerate(zip(tried[-2:], runs[-2:], strict=True))
                 ),
                 *(Series("ODE", times, path, color=6, dashed=1) for path in paths_of_ode),
             ],

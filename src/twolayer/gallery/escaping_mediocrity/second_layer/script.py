@@ -21,22 +21,22 @@ def make(spec, ask):
         replicas=spec.ask.replicas,
     )
     sgd, ode = both["OverlapSGD"], both["SaadSolla"]
-    accounts = {"measured": [], "ODE": []}
+    exits = {"measured": [], "ODE": []}
     for seed, d in enumerate(dimensions):
-        problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
+        problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(d))
         result = tl.exit_time(problem, spec.training, threshold=0.1, replicas=replicas, starts=replicas, seed=seed)
         for name, times_of_exit in (("measured", result.measured.values), ("ODE", result.ode.values)):
-            accounts[name].append((times_of_exit.mean(), times_of_exit.std(ddof=1) / np.sqrt(times_of_exit.size)))
-    accounts = {name: np.array(values) for name, values in accounts.items()}
+            exits[name].append((times_of_exit.mean(), times_of_exit.std(ddof=1) / np.sqrt(times_of_exit.size)))
+    exits = {name: np.array(values) for name, values in exits.items()}
     decades = np.log(dimensions[-1] / dimensions[0])
-    growth = {name: (values[-1, 0] - values[0, 0]) / decades for name, values in accounts.items()}
-    spread = np.sqrt(sum(np.sum(values[[0, -1], 1] ** 2) for values in accounts.values())) / decades
+    growth = {name: (values[-1, 0] - values[0, 0]) / decades for name, values in exits.items()}
+    spread = np.sqrt(sum(np.sum(values[[0, -1], 1] ** 2) for values in exits.values())) / decades
 
     def law(values, label, color):
         return Series(label, times, values.mean(axis=0), band=np.quantile(values, [0.1, 0.9], axis=0), color=color)
 
-    norms = [each.a.values.mean(axis=2) for each in (sgd, ode)]
-    risks = [each.excess_risk.values for each in (sgd, ode)]
+    norms = [run.a.values.mean(axis=2) for run in (sgd, ode)]
+    risks = [run.excess_risk.values for run in (sgd, ode)]
     shown = [
         Panel("time  $t$", "excess risk", [law(risks[0], "SGD", 0), law(risks[1], "ODE, same starts", 1)], log="y"),
         Panel("time  $t$", r"mean of $a_j$", [law(norms[0], "SGD", 0), law(norms[1], "ODE, same starts", 1)]),
@@ -45,7 +45,7 @@ def make(spec, ask):
             "escape time  $t$",
             [
                 Series(f"{name}, random starts", dimensions, values[:, 0], values[:, 1], kind="points", color=2 + n)
-                for n, (name, values) in enumerate(accounts.items())
+                for n, (name, values) in enumerate(exits.items())
             ],
             log="x",
             xticks=dimensions,

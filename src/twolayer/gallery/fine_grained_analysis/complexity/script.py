@@ -65,9 +65,9 @@ def mean_measure(samples, shares):
 
     .. math:: q^2\,y^\top H^{-1} y + (1 - q^2)\,\mathrm{tr}\,H^{-1}
     """
-    found = kernel.spectrum(samples.X)
+    spectrum = kernel.spectrum(samples.X)
     kept = (1.0 - shares) ** 2
-    form = kept * found.inverse_form(samples.y).value + (1.0 - kept) * np.sum(1.0 / found.eigenvalues)
+    form = kept * spectrum.inverse_form(samples.y).value + (1.0 - kept) * np.sum(1.0 / spectrum.eigenvalues)
     return np.sqrt(2.0 * form / samples.n)
 
 

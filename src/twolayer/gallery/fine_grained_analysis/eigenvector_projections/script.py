@@ -15,14 +15,14 @@ def make(spec, ask):
     n = 5000 if ask.full else spec["data"]["n"]
     shown, claims = [], []
     for title, (samples, _) in two_classes(ask, n).items():
-        found = kernel.spectrum(samples.X)
-        rank, n = np.arange(1, found.n + 1), found.n
+        spectrum = kernel.spectrum(samples.X)
+        rank, n = np.arange(1, spectrum.n + 1), spectrum.n
         # (v_i . y)^2 / |y|^2, for labels of the data and for many that are drawn at random
-        true = found.projections(samples.y) ** 2 / n
-        drawn = found.projections(np.random.default_rng(0).choice([-1.0, 1.0], (n, DRAWS))) ** 2 / n
+        true = spectrum.projections(samples.y) ** 2 / n
+        drawn = spectrum.projections(np.random.default_rng(0).choice([-1.0, 1.0], (n, DRAWS))) ** 2 / n
         top = round(TOP * n)
         measured = drawn[:top].sum(axis=0)
-        scatter = known_scatter(found.eigenvectors[:, :top])
+        scatter = known_scatter(spectrum.eigenvectors[:, :top])
         claims += [
             agrees(
                 f"{title}: share of random labels on the first {top} eigenvectors, mean against k/n",
@@ -38,7 +38,7 @@ def make(spec, ask):
             ),
         ]
         middle, means = zip(
-            *(running_mean(values) for values in (true, drawn[:, 0], found.eigenvalues / n)), strict=True
+            *(running_mean(values) for values in (true, drawn[:, 0], spectrum.eigenvalues / n)), strict=True
         )
         curves = [
             Series("true labels", middle[0], means[0], kind="points", color=0),

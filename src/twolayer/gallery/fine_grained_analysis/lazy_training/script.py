@@ -20,13 +20,13 @@ def make(spec, ask):
     deviations = {"true": [], "random": [], "worst": []}
     for title, (samples, _) in two_classes(ask, n).items():
         X, true = np.asarray(samples.X), np.asarray(samples.y)
-        found = kernel.spectrum(X)
-        eta = found.check_step(None)
-        worst = np.sqrt(samples.n) * found.eigenvectors[:, -1]  # as long as the others
+        spectrum = kernel.spectrum(X)
+        eta = spectrum.check_step(None)
+        worst = np.sqrt(samples.n) * spectrum.eigenvectors[:, -1]  # as long as the others
         labels = {"true": true, "random": randomise_labels(true, 1.0), "worst": worst}
         series, ends = [], []
         for color, (name, y) in enumerate(labels.items()):
-            predicted = found.residuals(y, steps, eta)
+            predicted = spectrum.residuals(y, steps, eta)
             trained = kernel.train(X, y, width=width, eta=eta, **options).residuals
             deviations[name].append(far(trained, predicted))
             ends.append(trained[-1])

@@ -24,7 +24,7 @@ def make(spec, ask):
     spectra = {n: kernel.spectrum(X[:n]) for n in sizes}  # sets that grow: forms grow with them
 
     def measured(labels):
-        return np.array([np.sqrt(found.inverse_form(labels(X[:n])).value) for n, found in spectra.items()])
+        return np.array([np.sqrt(spectrum.inverse_form(labels(X[:n])).value) for n, spectrum in spectra.items()])
 
     forms = {name: measured(target) for name, target in targets.items()}
     odd = measured(lambda inputs: (inputs @ beta) ** 3)
@@ -50,9 +50,9 @@ def make(spec, ask):
     shown = [Panel(n, "form over its sharp bound", inside, title="inside the theorem", legend="below", **axes)]
     ticks = dict(enumerate(targets))
     bounds = [
-        Series("measured, largest $n$", [*ticks], [each[-1] for each in forms.values()], kind="points", color=5),
-        Series("sharp bound", [*ticks], [each.sharp_bound for each in targets.values()], kind="points", color=6),
-        Series("bound of the paper", [*ticks], [each.bound for each in targets.values()], kind="points", color=7),
+        Series("measured, largest $n$", [*ticks], [target[-1] for target in forms.values()], kind="points", color=5),
+        Series("sharp bound", [*ticks], [target.sharp_bound for target in targets.values()], kind="points", color=6),
+        Series("bound of the paper", [*ticks], [target.bound for target in targets.values()], kind="points", color=7),
     ]
     short = dict(zip(ticks, ("linear", "quadr.", "cosine", "4th", "6th"), strict=True))
     limits = (-0.5, len(ticks) - 0.5)

@@ -19,7 +19,7 @@ def make(spec, ask):
     batches = {r"$n_b=1$": 1, r"$n_b=\sqrt{d}$": round(d**0.5), "$n_b=d$": d}
 
     def follow(about, constraint, n_b, d, save: Any = times, **options):
-        problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
+        problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(d))
         training = tl.SGD(rate, batch_size=n_b, constraint=constraint)
         return tl.evolve(problem, training, about, until=float(times[-1]), save=save, **options)
 
@@ -27,23 +27,25 @@ def make(spec, ask):
     for title, constraint in (("free", tl.Free()), ("on the sphere", tl.Sphere())):
         ode = follow(tl.SaadSolla(), constraint, 1, d, save="linear:161")
         limit = ode.isel(time=np.isclose(ode.time.values[:, None], times).any(axis=1))
-        drawn = {each: [curve("ODE", ode, each, 0)] for each in ("excess_risk", "M")}
+        drawn = {variable: [curve("ODE", ode, variable, 0)] for variable in ("excess_risk", "M")}
         for place, (name, n_b) in enumerate(batches.items()):
             theory = limit if n_b == 1 else follow(tl.BatchMap(), constraint, n_b, d)
             runs = follow(tl.OverlapSGD(), constraint, n_b, d, replicas=replicas, seed=n_b)
             judged = ("M",) if title == "on the sphere" else ("M", "Q")  # lengths do not move on the sphere
-            scores[name] += [(*mean_and_error(runs[each], 1), theory[each].values[0, 1:, 0, 0]) for each in judged]
+            scores[name] += [
+                (*mean_and_error(runs[variable], 1), theory[variable].values[0, 1:, 0, 0]) for variable in judged
+            ]
             if n_b == d:
                 mean, error = mean_and_error(runs.M, 1)
                 apart.append(np.max(np.abs(mean - limit.M.values[0, 1:, 0, 0]) / error))
             elif n_b > 1:
                 at_root[title] = far(theory, limit)
-            for each, series in drawn.items():
+            for variable, series in drawn.items():
                 if n_b == d:
-                    series.append(curve("map, $n_b=d$", theory, each, 1, 1))
+                    series.append(curve("map, $n_b=d$", theory, variable, 1, 1))
                 # Those that lie on one curve take turns, or the last would hide the others.
                 turn = slice(place, None, 2) if n_b < d else slice(None)
-                mean, error = mean_and_error(runs[each])
+                mean, error = mean_and_error(runs[variable])
                 series.append(
                     Series(f"SGD, {name}", times[turn], mean[turn], error[turn], kind="points", color=(2, 3, 1)[place])
                 )

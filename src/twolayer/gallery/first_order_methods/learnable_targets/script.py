@@ -16,19 +16,19 @@ RUN_WHEN_FULL = ("linear", "relu", "he2", "he5", "abs", "sign", "damian")
 
 def make(spec, ask):
     known = named_targets()
-    found = {name: tl.learnability(target.formula) for name, target in known.items()}
+    analyses = {name: tl.learnability(target.formula) for name, target in known.items()}
     right = sum(
-        (each.information_exponent, each.leap, each.generative_exponent)
+        (analysis.information_exponent, analysis.leap, analysis.generative_exponent)
         == (known[name].information_exponent, known[name].leap, known[name].generative_exponent)
-        and tuple((stage.leap, len(stage.directions)) for stage in each.staircase.stages) == known[name].stages
-        for name, each in found.items()
+        and tuple((stage.leap, len(stage.directions)) for stage in analysis.staircase.stages) == known[name].stages
+        for name, analysis in analyses.items()
     )
     chosen = RUN + (RUN_WHEN_FULL if ask.full else ())
-    runs = {name: overlaps(spec, found[name].target, 2**18 if ask.full else 2**16) for name in chosen}
+    runs = {name: overlaps(spec, analyses[name].target, 2**18 if ask.full else 2**16) for name in chosen}
     learned, absent = [], []
     for name, (fresh, again) in runs.items():
-        (learned if found[name].information_exponent == 1 else absent).append(fresh)
-        (learned if found[name].generative_exponent == 1 else absent).append(again)
+        (learned if analyses[name].information_exponent == 1 else absent).append(fresh)
+        (learned if analyses[name].generative_exponent == 1 else absent).append(again)
     claims = [
         Claim(
             f"targets with the exponents and stages of the literature, of {len(known)}",
@@ -38,7 +38,7 @@ def make(spec, ask):
         Claim("runs whose target is learned by its exponent: smallest overlap", min(learned), low=SOMETHING),
         Claim("runs whose target is not: largest overlap", max(absent), high=NOTHING),
     ]
-    return Made({"figure": table(found, runs)}, claims)
+    return Made({"figure": table(analyses, runs)}, claims)
 
 
 def overlaps(spec, target, samples):
@@ -71,9 +71,9 @@ COLUMNS = {  # of the table: where they are, in units of its width
 SHADES = {1: PALETTE[2], 2: PALETTE[4], 3: PALETTE[5], 4: PALETTE[1], 5: PALETTE[1]}
 
 
-def table(found, runs):
+def table(analyses, runs):
     """A row for each target, those that are learned soonest first; rows that were run are bold, with their overlaps."""
-    rows = sorted(found, key=lambda name: (found[name].leap, found[name].generative_leap, found[name].k))
+    rows = sorted(analyses, key=lambda name: (analyses[name].leap, analyses[name].generative_leap, analyses[name].k))
     with style():
         figure = new_figure(PAGE, 0.16 * (len(rows) + 3))
         ax = figure.subplots()
@@ -84,7 +84,7 @@ def table(found, runs):
             ax.text(x, -0.75, heading, ha="left" if x < 0.3 else "center", va="bottom", fontsize=7.5)
         ax.plot([-0.01, 1.01], [-0.6, -0.6], color=DARK_GREY, lw=0.5)
         for y, name in enumerate(rows):
-            for x, (text, shade) in zip(COLUMNS.values(), cells(name, found[name], runs.get(name)), strict=True):
+            for x, (text, shade) in zip(COLUMNS.values(), cells(name, analyses[name], runs.get(name)), strict=True):
                 box = {"boxstyle": "round,pad=0.12", "fc": shade, "ec": "none", "alpha": 0.45} if shade else None
                 ha = "left" if x < 0.3 else "center"
                 ax.text(x, y, text, ha=ha, va="center", fontsize=7.0, bbox=box)
@@ -92,19 +92,19 @@ def table(found, runs):
     return figure
 
 
-def cells(name, each, measured):
+def cells(name, analysis, measured):
     """The texts of one row with their shades."""
-    exponents = (each.information_exponent, each.leap, each.generative_exponent)
-    steps = power(*online_exponent(each.leap)).replace(" log d", r"\,\log d")
-    counts = [sum(map(len, each.giant_steps(stairs))) for stairs in (each.staircase, each.generative)]
+    exponents = (analysis.information_exponent, analysis.leap, analysis.generative_exponent)
+    steps = power(*online_exponent(analysis.leap)).replace(" log d", r"\,\log d")
+    counts = [sum(map(len, analysis.giant_steps(stairs))) for stairs in (analysis.staircase, analysis.generative)]
     after = ["" if measured is None else f"  ({overlap:.3f})" for overlap in measured or (None, None)]
     giant = [
-        (f"{count} of {each.k}{value}", SHADES[1] if count == each.k else SHADES[2] if count else SHADES[4])
+        (f"{count} of {analysis.k}{value}", SHADES[1] if count == analysis.k else SHADES[2] if count else SHADES[4])
         for count, value in zip(counts, after, strict=True)
     ]
     return [
         (name, None),
-        (formula(each.text), None),
+        (formula(analysis.text), None),
         *((str(n), SHADES[n]) for n in exponents),
         (f"${steps}$", None),
         *giant,

@@ -12,7 +12,7 @@ GRADIENTS, ALPHA = 8, 4.0
 
 def make(spec, ask):
     d, replicas, samples = (2000, 50, 2**20) if ask.full else (500, 32, 2**17)
-    problem = eqx.tree_at(lambda each: each.inputs, spec.problem, tl.Gaussian(d))
+    problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(d))
     rate, batch = float(spec.training.learning_rate), round(ALPHA * d)
     again = tl.DMFT(samples=samples)
     ways = {

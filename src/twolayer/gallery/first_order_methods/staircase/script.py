@@ -27,15 +27,15 @@ def make(spec, ask):
     shown, right, measured = [], 0, []
     for name, target in (("a staircase", staircase), ("a step is missing", tl.MultiIndex(WITHOUT_A_STEP, k=3))):
         predicted = follow(tl.BatchMap(), target, large)[0]
-        found = tl.learnability(target).giant_steps()
-        expected = np.array([[[f"z{r}"] in found[:n] for r in (1, 2, 3)] for n in steps])
+        predicted_steps = tl.learnability(target).giant_steps()
+        expected = np.array([[[f"z{r}"] in predicted_steps[:n] for r in (1, 2, 3)] for n in steps])
         right += np.sum(np.where(expected, np.abs(predicted) > SOMETHING, np.abs(predicted) < NOTHING)[1:])
         runs = follow(sgd, target, large, replicas=replicas)
         measured.append((runs, predicted, large))
         if target is staircase:
             measured.append((follow(sgd, target, small, replicas=replicas, seed=1), predicted, small))
             absent = ~expected[1:]
-        series = [each for r in range(3) for each in draw(r, steps, runs[:, :, r], predicted[:, r])]
+        series = [part for r in range(3) for part in draw(r, steps, runs[:, :, r], predicted[:, r])]
         title = f"{name}, ${target.function.text}$".replace("*", "").replace("z", "z_")
         shown.append(Panel("giant steps", "overlap  $M_r$", series, title=title, ylim=(-0.15, 1.2), xticks=steps))
 

@@ -1,0 +1,69 @@
+"""Options of commands: one line each, and those that several commands share."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from typer import Context as Context
+else:
+    Context = typer.Context.__base__  # what typer hands over is of the class below the one that it documents
+
+
+def option(name: str, metavar: str, help: str, **more: Any) -> Any:
+    """An option with a value."""
+    return typer.Option(name, metavar=metavar, help=help, **more)
+
+
+def switch(name: str, help: str) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=help)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def folder(name: str, help: str) -> Any:
+    """An option that names a folder; empty text is an unset variable, and would mean the current folder."""
+
+    def parse(text: str | Path) -> Path:
+        if not str(text).strip():
+            raise typer.BadParameter("it must name a folder, but is empty")
+        return Path(text)
+
+    return option(name, "DIR", help, parser=parse)
+
+
+Spec = Annotated[Path, argument("SPEC.toml", "The specification.")]
+AsJson = Annotated[
+    bool, switch("--json", "Print one JSON object on stdout and nothing else there; words go to stderr.")
+]
+Quiet = Annotated[bool, switch("--quiet", "No progress bar and no words: errors only, and what --json prints.")]
+Seed = Annotated[int, option("--seed", "S", "The seed of every random number.")]
+Overrides = Annotated[
+    list[str] | None, option("--set", "KEY=VALUE", "Change a field, as in training.learning_rate=0.3; may be repeated.")
+]
+Every = Annotated[
+    float | None,
+    option(
+        "--checkpoint-every",
+        "SECONDS",
+        "How often simulations keep their place, from which the same command goes on when it was killed; 20 when left "
+        "out.",
+    ),
+]
+
+
+def refuse(context: Context, names: Iterable[str]) -> None:
+    """Refuse options of a short form beside a specification, which has fields for them."""
+    from twolayer.core.errors import InvalidInput
+
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            stated = name.replace("_", "-")
+            raise InvalidInput(f"Option `--{stated}` belongs to the short form: change a specification by `--set`.")
