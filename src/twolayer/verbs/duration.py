@@ -6,7 +6,6 @@ are scaled by the speed of the machine at hand. The result is an order of magnit
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from functools import cache, singledispatch
@@ -17,6 +16,7 @@ import numpy as np
 
 from twolayer.ask import Ask, Training
 from twolayer.compiler.loops import has_numba
+from twolayer.core.pace import cores
 from twolayer.description import AbstractDescription
 from twolayer.expectation import Chosen, estimate
 from twolayer.expectation.auto import operations
@@ -144,7 +144,7 @@ def _speed() -> float:
 
 def _at_once(replicas: int) -> int:
     """Replicas that native code advances at the same time on all cores."""
-    return min(replicas, LANES * (os.cpu_count() or 1))
+    return min(replicas, LANES * cores())
 
 
 # ------------------------------------------------------------------------------------------------ the work of each
