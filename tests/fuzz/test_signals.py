@@ -32,8 +32,9 @@ def check_interrupted(ended, folder, as_json):
     """One sentence, the status, and nothing half-written."""
     assert ended.status == 130, ended
     assert "Traceback" not in ended.err, ended
-    assert [line for line in ended.err.splitlines() if line.startswith("twolayer: Interrupted")], ended
-    assert len(ended.err.splitlines()) == 1, ended
+    # A busy machine may have told before that the run takes long.
+    lines = [line for line in ended.err.splitlines() if not line.startswith("twolayer: Caution: ")]
+    assert len(lines) == 1 and lines[0].startswith("twolayer: Interrupted"), ended
     if as_json:
         (line,) = ended.out.splitlines()
         answer = json.loads(line)
