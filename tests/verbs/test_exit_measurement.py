@@ -152,7 +152,10 @@ def random_setting(rng: np.random.Generator, widths: list[int], most: float) -> 
         int(np.exp(rng.uniform(np.log(100), np.log(2000)))),
         float(np.exp(rng.uniform(np.log(0.03), np.log(0.4)))),
     )
-    gamma = float(rng.uniform(0.2, most)) * theory.maximal_learning_rate(p, noise)
+    largest = theory.maximal_learning_rate(p, noise)
+    if p > 2:  # runs at larger rates leave the saddle, but many of them stay far from the target
+        largest = min(largest, 1.5 * theory.recovery_learning_rate(p, noise))
+    gamma = float(rng.uniform(0.2, most)) * largest
     return {"p": p, "d": max(d, int(10 / level)), "noise": noise, "rate": gamma, "threshold": level}
 
 
