@@ -32,8 +32,9 @@ def check_interrupted(ended, folder, as_json):
     """One sentence, the status, and nothing half-written."""
     assert ended.status == 130, ended
     assert "Traceback" not in ended.err, ended
-    assert [line for line in ended.err.splitlines() if line.startswith("twolayer: Interrupted")], ended
-    assert len(ended.err.splitlines()) == 1, ended
+    # A busy machine may have told before that the run takes long.
+    lines = [line for line in ended.err.splitlines() if not line.startswith("twolayer: Caution: ")]
+    assert len(lines) == 1 and lines[0].startswith("twolayer: Interrupted"), ended
     if as_json:
         (line,) = ended.out.splitlines()
         answer = json.loads(line)
@@ -51,18 +52,27 @@ def new_folder(tmp_path, name):
 
 
 def try_moments(tmp_path, seed, cases, lengths):
-    """Seeded moments over commands of known length, a third of them during imports; returns how many were in time."""
+    """Seeded moments over commands of known length, a third of them during imports; returns how many were in time.
+
+    A few may come when the answer is said and only the interpreter is left to end: they change nothing.
+    """
     rng = np.random.default_rng(seed)
     names = list(lengths)
-    in_time = 0
+    in_time = too_late = 0
     for case in range(cases):
         name = names[case % len(names)]
         folder = new_folder(tmp_path, str(case))
         latest = lengths[name] if rng.uniform() < 0.7 else min(1.5, lengths[name])
-        ended = interrupted(folder, COMMANDS[name], float(rng.uniform(0.0, latest)))
-        if ended is not None:
+        moment = float(rng.uniform(0.0, latest))
+        ended = interrupted(folder, COMMANDS[name], moment)
+        print(f"{case}: {name} after {moment:.1f} of {lengths[name]:.1f} s, {ended.status if ended else 'done'}")
+        if ended is not None and ended.status == 0:
+            too_late += 1
+            assert "Traceback" not in ended.err and ended.out, ended
+        elif ended is not None:
             in_time += 1
             check_interrupted(ended, folder, "--json" in COMMANDS[name])
+    assert too_late <= max(1, cases // 10)
     return in_time
 
 
@@ -80,6 +90,19 @@ def test_fifty_random_moments(tmp_path):
         assert ended.status == 0, ended
         lengths[name] = time.monotonic() - began
     assert try_moments(tmp_path, seed=1, cases=50, lengths=lengths) >= 35
+
+
+@pytest.mark.parametrize("arguments, status", [(["--help"], 0), (["explain", "none.toml"], 2)])
+def test_a_signal_after_the_answer_changes_nothing(arguments, status, tmp_path):
+    """It comes while the interpreter ends, which has removed all handlers of signals then."""
+    before = """
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+last = Last()
+"""
+    ended = wait(start(tmp_path, arguments, before))
+    assert ended.status == status and len(ended.err.splitlines()) == (status != 0), ended
 
 
 def test_a_second_signal_ends_at_once(tmp_path):

@@ -13,5 +13,5 @@ def explain(spec: Spec, overrides: Overrides = None, as_json: AsJson = False, qu
     from twolayer.verbs import explain as explain_problem
 
     asked = read_spec(spec, overrides or ())
-    explanation = explain_problem(asked.problem, asked.training)
+    explanation = explain_problem(asked.problem, asked.training, asked.ask, descriptions=asked.descriptions)
     return Answer({"title": asked.title} | explanation.to_dict(), str(explanation))

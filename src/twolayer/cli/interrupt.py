@@ -72,9 +72,16 @@ def claim(is_interrupted: bool = False) -> None:
 
 
 def end(status: int) -> int:
-    """The status of a command that is over; after an interruption the process ends here."""
-    if _listener.is_on and status == INTERRUPTED:
+    """The status of a command that is over; after an interruption the process ends here.
+
+    After any other end a signal comes too late to change anything. It is ignored, since the interpreter removes our
+    handler when it ends, and the signal would replace the status of a command whose answer is complete.
+    """
+    if not _listener.is_on:
+        return status
+    if status == INTERRUPTED:
         _exit(status)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return status
 
 

@@ -6,7 +6,6 @@ of a replica.
 """
 
 import importlib.util
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from jaxtyping import Array
 
 from twolayer.compiler.native import Kernel, compiled
 from twolayer.compiler.scalar import Program
+from twolayer.core.pace import cores
 
 # Replicas in one block of a GPU kernel, and warps among which they are divided.
 LANES, WARPS = 128, 4
@@ -123,11 +123,10 @@ def by_native(
     def advance(block: int) -> None:
         kernel.advance(states[block], constants[block], keys[block], int(first), int(last))
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if blocks == 1 or cores == 1:
+    if blocks == 1 or cores() == 1:
         for block in range(blocks):
             advance(block)
     else:
-        with ThreadPoolExecutor(cores) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(advance, range(blocks)))
     return states.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]

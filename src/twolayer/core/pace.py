@@ -1,7 +1,8 @@
-"""Choose how many steps to compute in one call, so that interruptions and progress are handled often enough."""
+"""The cores to compute on, and how many steps to compute in one call, so that Ctrl-C and progress are heard often."""
 
 import contextlib
 import itertools
+import os
 import time
 from collections.abc import Iterator
 
@@ -12,6 +13,11 @@ from twolayer.core import interrupts
 
 # Seconds between two checks for an interruption, and between two updates of the progress.
 CALL_SECONDS = 0.5
+
+
+def cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Pace:

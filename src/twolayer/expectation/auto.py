@@ -44,6 +44,9 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     )
 }
 
+# Operations of an exponential, logarithm or error function.
+TRANSCENDENTAL = 10.0
+
 
 class Refusal(NamedTuple):
     """An engine that cannot compute a moment, with the reason."""
@@ -192,6 +195,12 @@ def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple
 @eqx.filter_jit
 def _parts(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
     return chosen.parts(problem, overlaps, wanted)
+
+
+def operations(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> float:
+    """Operations of one evaluation of the moments by one variant, as the compiler counts them: a loop counts once."""
+    counts = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).lowered.cost_analysis() or {}
+    return counts.get("flops", 0.0) + TRANSCENDENTAL * counts.get("transcendentals", 0.0)
 
 
 def risk_along(

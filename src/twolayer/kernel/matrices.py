@@ -9,7 +9,6 @@ The angle of two inputs that are nearly parallel is computed from the chord betw
 half of its digits, and :math:`y^\top H^{-1} y` with it.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -19,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.pace import cores
 from twolayer.core.precision import double
 from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem import AbstractActivation
@@ -191,12 +191,11 @@ def stable_angle(u: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _on_all_cores(work: Callable[[Any], None], tasks: Iterator[Any]) -> None:
     """Apply a function to all tasks on all cores; threads suffice, since NumPy releases the interpreter lock."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if cores == 1:
+    if cores() == 1:
         for task in tasks:
             work(task)
         return
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         for _ in pool.map(work, tasks):
             pass
 

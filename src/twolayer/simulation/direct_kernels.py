@@ -4,7 +4,6 @@ Both draw their inputs where they are used, so that inputs are never written to 
 """
 
 import importlib.util
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from jaxtyping import Array
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
+from twolayer.core.pace import cores
 from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import pulls
 from twolayer.training import SGD
@@ -145,8 +145,7 @@ def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first
     def advance(n: int) -> None:
         kernel(W[n].ravel(), V[n].ravel(), a[n], W_star[n].ravel(), lengths[n], words[n], int(first), int(last))
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(min(cores, len(a))) as pool:
+    with ThreadPoolExecutor(min(cores(), len(a))) as pool:
         list(pool.map(advance, range(len(a))))
     return type(weights)(W, V, a)
 

@@ -110,7 +110,7 @@ class Forecast:
 
 def in_words(seconds: float) -> str:
     """A time in the unit that fits it."""
-    for unit, size in (("days", 86400.0), ("hours", 3600.0)):
+    for unit, size in (("years", 3.15e7), ("days", 86400.0), ("hours", 3600.0)):
         if seconds >= 2.0 * size:
             return f"{seconds / size:.2g} {unit}"
     return f"{max(1, round(seconds / 60.0))} minutes" if seconds >= 90.0 else "a minute"

@@ -2,11 +2,12 @@
 
 import html
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from twolayer.ask import Training
+from twolayer.ask import Ask, AskFields, Training
 from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
@@ -20,20 +21,22 @@ from twolayer.specification.fields import instance
 from twolayer.specification.registry import registered
 from twolayer.training import SGD, Schedule
 from twolayer.training.clock import Clock
-from twolayer.verbs.cautions import of_limit, of_moments
+from twolayer.verbs.cautions import LONG, in_words, of_limit, of_moments
+from twolayer.verbs.duration import Averages, measured, seconds
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
 class DescriptionRow(NamedTuple):
-    """One description: whether it applies, how exactly, its statement or reason, and what speaks for caution."""
+    """One description: whether it applies, how exactly, its statement or reason, what speaks for caution, its time."""
 
     description: str
     applies: bool
     exactness: str
     statement: str
     cautions: tuple[str, ...] = ()
+    seconds: float | None = None  # a rough estimate; None where it does not apply or the time is not known
 
 
 class MomentRow(NamedTuple):
@@ -58,9 +61,10 @@ class Explanation(NamedTuple):
     moments: tuple[MomentRow, ...]
     problem: Problem
     training: Training
+    ask: Ask = Ask()
 
     def __str__(self) -> str:
-        lines = [self.clock, "", *table(*self._descriptions)]
+        lines = [self.clock, "", *table(*self._descriptions), "", self._times]
         lines += ["", *table(*self._moments)] if self.moments else []
         lines += ["", *(f"Caution: {sentence}" for sentence in self.cautions)] if self.cautions else []
         return "\n".join(lines)
@@ -70,14 +74,23 @@ class Explanation(NamedTuple):
 
     def _repr_html_(self) -> str:
         parts = [f"<p>{html.escape(self.clock)}</p>".replace("\n", "<br>"), html_grid(*self._descriptions)]
+        parts += [f"<p>{html.escape(self._times)}</p>"]
         parts += [html_grid(*self._moments)] if self.moments else []
         parts += [f"<p><b>Caution:</b> {html.escape(sentence)}</p>" for sentence in self.cautions]
         return "".join(parts)
 
     @property
     def _descriptions(self) -> tuple[list[str], list[list[str]]]:
-        rows = [[row.description, _answer(row), row.exactness, row.statement] for row in self.descriptions]
-        return ["description", "applies", "exactness", "statement or reason"], rows
+        rows = [[row.description, _answer(row), row.exactness, _time(row), row.statement] for row in self.descriptions]
+        return ["description", "applies", "exactness", "time", "statement or reason"], rows
+
+    @property
+    def _times(self) -> str:
+        number = self.ask.replicas
+        return (
+            f"Times are orders of magnitude for this machine, until = {self.ask.until:g} with {number} "
+            f"replica{'s' * (number != 1)}, without compiling."
+        )
 
     @property
     def _moments(self) -> tuple[list[str], list[list[str]]]:
@@ -104,7 +117,7 @@ class Explanation(NamedTuple):
 
     def to_dataset(self) -> "xr.Dataset":
         """The same as a labelled dataset, which is what `twolayer.save` writes and `twolayer.load` gives back."""
-        types = {"applies": bool, "fields": int, "error": float}
+        types = {"applies": bool, "fields": int, "error": float, "seconds": float}
 
         def column(name: str, dimension: str) -> np.ndarray:
             rows = self.descriptions if dimension == "description" else self.moments
@@ -118,7 +131,7 @@ class Explanation(NamedTuple):
             "report": str(self),
             "answer": json.dumps(self.to_dict()),
         }
-        question = Question("explain", {"problem": self.problem, "training": self.training})
+        question = Question("explain", {"problem": self.problem, "training": self.training, "ask": self.ask})
         with double():
             return label(EXPLANATION, values, coordinates, attributes | provenance(question, seed=0))
 
@@ -130,6 +143,7 @@ EXPLANATION = add_kind(
             "applies": Variable(("description",), "whether a description covers problem and training"),
             "exactness": Variable(("description",), "limit that a description takes"),
             "statement": Variable(("description",), "how exactly a description holds, or why it does not apply"),
+            "seconds": Variable(("description",), "rough estimate of the time of a run on this machine", "s"),
             "fields": Variable(("moment",), "number of Gaussian fields that a moment contains"),
             "engine": Variable(("moment",), "engine that computes a moment"),
             "error": Variable(("moment",), "bound on the numerical error of a moment at the start"),
@@ -148,9 +162,22 @@ def _answer(row: DescriptionRow) -> str:
     return ("yes, with caution" if row.cautions else "yes") if row.applies else "no"
 
 
+def _time(row: DescriptionRow) -> str:
+    if row.seconds is None:
+        return "not known" if row.applies else ""
+    return "under a minute" if row.seconds < LONG else f"about {in_words(row.seconds)}"
+
+
 @takes_these
-def explain(problem: Problem, training: Training) -> Explanation:
-    """Say which descriptions apply to the problem and training, and which engine computes the Gaussian moments.
+def explain(
+    problem: Problem,
+    training: Training,
+    ask: Ask | None = None,
+    *,
+    descriptions: Sequence[AbstractDescription | str] = (),
+    **fields: Unpack[AskFields],
+) -> Explanation:
+    """Say which descriptions apply to the problem and training, how long each takes, and who computes the averages.
 
     Parameters
     ----------
@@ -158,39 +185,56 @@ def explain(problem: Problem, training: Training) -> Explanation:
         What is learned.
     training
         How the weights move: an `SGD`, or a `Schedule`, to which a description applies if it covers every phase.
+    ask
+        What would be asked of a run, or its fields as keywords, as in `evolve`: times are estimated for it.
+    descriptions
+        Descriptions with options of their own; all others are explained with their defaults.
 
     Returns
     -------
     An explanation that shows itself as tables; ``descriptions`` and ``moments`` hold their rows, ``cautions`` what
-    speaks against trusting an answer. `twolayer.save` and `twolayer.summary` take it like any result.
+    speaks against trusting an answer. The time of a run (``seconds`` of a row) is an order of magnitude: nothing of it
+    is compiled to know it. `twolayer.save` and `twolayer.summary` take an explanation like any result.
     """
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
+    check = instance("descriptions", AbstractDescription, "a list of descriptions such as [SDE(dt=0.01)]")
+    given = {type(member): member for member in map(check, descriptions)}
+    asked, is_asked = Ask.of(ask, fields), ask is not None or bool(fields)
+    with np.errstate(over="ignore"):
+        steps = int(training.clock(problem).steps(asked.until)) if is_asked else None
+    moments, averages = _moments(problem) if isinstance(problem.inputs, Gaussian) else ((), Averages())
+    warned_of = {row.moment: row.caution for row in moments if row.caution}
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
-        answer = _applies(cls(), problem, training)
-        warned = of_limit(name, answer.exactness, problem, training) if answer.ok else ()
-        rows.append(DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement, warned))
-    clock = _clock(problem, training)
-    if not isinstance(problem.inputs, Gaussian):
-        return Explanation(clock, tuple(rows), (), problem, training)
+        member = given.get(cls) or cls()
+        answer = _applies(member, problem, training)
+        warned = of_limit(name, answer.exactness, problem, training, steps) if answer.ok else ()
+        time = seconds(member, problem, training, asked, averages) if answer.ok else None
+        row = DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement, warned, time)
+        rows.append(_with_errors(row, training, warned_of))
+    return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked)
+
+
+def _moments(problem: Problem) -> tuple[tuple[MomentRow, ...], Averages]:
+    """The engine and the error of each moment at the start, and the cost of all of them."""
     with double():
-        chosen = choose(problem)
-        estimated = estimate(chosen, problem, problem.draw(replica_key(0, 0)))
+        chosen, overlaps = choose(problem), problem.draw(replica_key(0, 0))
+        estimated = estimate(chosen, problem, overlaps)
+        averages = measured(chosen, problem, overlaps)
     errors, warned_of = estimated.error, of_moments(estimated.value, estimated.error)
-    moments = [
+    rows = tuple(
         MomentRow(
             name,
-            fields,
+            number,
             chosen.engine_of(name).name,
             float(np.max(np.asarray(errors[name]))),
             tuple((refusal.engine, refusal.reason) for refusal in chosen.refusals if refusal.moment == name),
             warned_of.get(name, ""),
         )
-        for name, fields in _fields_touched(problem).items()
-    ]
-    with_errors = tuple(_with_errors(row, training, warned_of) for row in rows)
-    return Explanation(clock, with_errors, tuple(moments), problem, training)
+        for name, number in _fields_touched(problem).items()
+    )
+    return rows, averages
 
 
 def _applies(description: AbstractDescription, problem: Problem, training: Training) -> Applies:

@@ -1,0 +1,224 @@
+"""How long a run would take, roughly, before anything of it is compiled.
+
+The work of each description is a number of operations that follows from its sizes; the averages in it are counted, or
+timed where counting misses a loop, by the program that `explain` runs anyway. Constants were measured on one core, and
+are scaled by the speed of the machine at hand. The result is an order of magnitude: it tells a minute from an hour.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from functools import cache, singledispatch
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from twolayer.ask import Ask, Training
+from twolayer.compiler.loops import has_numba
+from twolayer.core.pace import cores
+from twolayer.description import AbstractDescription
+from twolayer.expectation import Chosen, estimate
+from twolayer.expectation.auto import operations
+from twolayer.problem import Overlaps, Problem
+from twolayer.simulation import DirectSGD, OverlapSGD
+from twolayer.simulation.direct import GROUP
+from twolayer.simulation.overlap_sgd import MAX_WIDTH
+from twolayer.theory import DMFT, HDMF, SDE, BatchMap, MeanField, SaadSolla
+from twolayer.theory.batch_map import TOGETHER
+from twolayer.theory.reuse.frame import gradients_per_step
+from twolayer.theory.sde import PROBES, TOLERANCE
+from twolayer.training import SGD
+
+# Seconds of one operation on a number, and of one program of XLA on small arrays with all its parts, on a core that
+# draws a normal number by NumPy in the third.
+OPERATION, CALL, REFERENCE = 5e-10, 1e-5, 1.1e-8
+# Operations of a random number, of a unit with its slope, and of a pair of units in a closed form.
+DRAW, UNIT, PAIR = 30, 30, 60
+# Replicas that native code advances at once on one core.
+LANES = 4
+# Steps of an integrator in a unit of time besides those to the save points, and evaluations in each, for averages that
+# are exact, and for those that are known to few digits.
+RATE, STAGES, COARSE_STAGES = 1, 13, 6
+# Relative accuracy of averages beyond which they count as coarse.
+COARSE = 1e-6
+# Nodes over cosines between particles, solutions of a mean-field flow, and passes of a gradient over earlier ones.
+COSINES, SOLUTIONS, PASSES = 5, 6, 4
+# Seconds that a call from Python may take before it counts as work, and seconds of all timed calls.
+DISPATCH, TRIALS = 2e-2, 0.3
+
+
+class Averages(NamedTuple):
+    """The cost of all Gaussian moments at one point: operations of all variants together, and their number."""
+
+    operations: float = 0.0
+    variants: int = 1
+    is_coarse: bool = False
+
+    @property
+    def of_solutions(self) -> float:
+        """Operations at one point for a solution with each variant, and two more that give its numerical error."""
+        return self.operations * (self.variants + 2) / self.variants
+
+
+class Size(NamedTuple):
+    """The size of a run: what is asked for, and the cost of its averages."""
+
+    problem: Problem
+    training: SGD
+    time: float
+    points: int
+    replicas: int
+    averages: Averages
+
+    @property
+    def steps(self) -> float:
+        return max(1.0, self.time / float(self.training.clock(self.problem).time_per_step))
+
+    @property
+    def batch(self) -> int:
+        return self.training.samples_per_step(self.problem)
+
+    @property
+    def evaluations(self) -> float:
+        """Typical number of right-hand sides of an ODE, one after the other; the solver chooses it as it goes on."""
+        if self.averages.is_coarse:  # steps do not end on the save points then
+            return COARSE_STAGES * (10 + RATE * self.time)
+        return STAGES * (self.points + RATE * self.time)
+
+
+class Work(NamedTuple):
+    """The work of a run: programs that run one after the other, and operations on numbers."""
+
+    calls: float
+    operations: float
+
+
+def seconds(
+    description: AbstractDescription, problem: Problem, training: Training, ask: Ask, averages: Averages
+) -> float | None:
+    """The time that a run would take here, without compiling; None where it is not known."""
+    if jax.default_backend() != "cpu":
+        return None
+    phases = (training,) if isinstance(training, SGD) else training.phases
+    switches = () if isinstance(training, SGD) else training.switches
+    ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
+    exactness = description.applies(problem, phases[0]).exactness
+    replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
+    works = [
+        work(description, Size(problem, phase, last - first, len(ask.times()), replicas, averages))
+        for phase, first, last in zip(phases, [0.0, *ends], ends, strict=False)
+        if last > first
+    ]
+    known = [part for part in works if part is not None]
+    if len(known) < len(works):
+        return None
+    total = _speed() * sum(part.calls * CALL + part.operations * OPERATION for part in known)
+    return total if math.isfinite(total) else None
+
+
+def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps) -> Averages:
+    """The cost of the averages at some overlaps, where their program is compiled already: counted, or timed if more."""
+    shortest = _shortest(lambda: jax.block_until_ready(estimate(chosen, problem, overlaps)))
+    timed = (shortest - DISPATCH) / (OPERATION * _speed())
+    variants = len(chosen.variants())
+    return Averages(max(timed, variants * operations(chosen, problem, overlaps)), variants, chosen.rtol > COARSE)
+
+
+def _shortest(function: Callable[[], Any]) -> float:
+    """The shortest time of a few calls, since others use the machine as well; one call if it takes long."""
+    times: list[float] = []
+    while len(times) < 10 and sum(times) < TRIALS:
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+@cache
+def _speed() -> float:
+    """The time of an operation on this machine, in units of that for which the constants hold."""
+    rng = np.random.default_rng(0)
+    return _shortest(lambda: rng.standard_normal(2**13)) / 2**13 / REFERENCE
+
+
+def _at_once(replicas: int) -> int:
+    """Replicas that native code advances at the same time on all cores."""
+    return min(replicas, LANES * cores())
+
+
+# ------------------------------------------------------------------------------------------------ the work of each
+
+
+@singledispatch
+def work(description: AbstractDescription, size: Size) -> Work | None:
+    """The work of one phase of a run by a description; None for one that is not known here."""
+    return None
+
+
+@work.register
+def _(description: DirectSGD, size: Size) -> Work:
+    problem, is_drawn = size.problem, not size.training.has_fixed_set
+    samples = size.replicas * size.steps * size.batch
+    per_number = (DRAW / 4 if is_drawn else 0) + 2 * problem.p + (problem.k if is_drawn else 0)
+    return Work(size.steps * math.ceil(size.replicas / GROUP), samples * problem.d * per_number)
+
+
+@work.register
+def _(description: OverlapSGD, size: Size) -> Work:
+    p, k = size.problem.p, size.problem.k
+    sample = (DRAW + UNIT) * (p + k + 1) + 4 * p * (p + k)
+    operations = size.replicas * size.steps * size.batch * sample
+    if size.batch == 1 and p <= MAX_WIDTH and has_numba() and description.backend != "xla":
+        return Work(0.0, operations / _at_once(size.replicas))
+    return Work(size.steps, operations)
+
+
+@work.register
+def _(description: SaadSolla, size: Size) -> Work:
+    return Work(
+        size.evaluations * (size.averages.variants + 2),
+        size.evaluations * size.replicas * size.averages.of_solutions,
+    )
+
+
+@work.register
+def _(description: SDE, size: Size) -> Work:
+    problem, step = size.problem, float(size.training.clock(size.problem).time_per_step)
+    # The error of a step is that of its square, and the noise of few samples is taken where no formula gives it.
+    scatter = math.sqrt(float(size.training.learning_rate) / (problem.p * problem.d))
+    dt = max(step, math.sqrt(TOLERANCE * scatter)) if description.dt is None else float(description.dt)
+    steps = max(size.time / dt, float(size.points))
+    noise = description.samples * (DRAW + UNIT) * (problem.p + problem.k)
+    operations = (2.0 * size.averages.operations / size.averages.variants + noise) * steps
+    if has_numba() and description.backend != "xla" and problem.p <= MAX_WIDTH:
+        return Work(0.0, operations * (size.replicas / _at_once(size.replicas) + PROBES * size.averages.variants))
+    return Work(4.0 * steps, operations * (size.replicas + PROBES * (size.averages.variants + 2)))
+
+
+@work.register
+def _(description: BatchMap, size: Size) -> Work:
+    # The forces are derivatives of the risk, which cost some four times the averages.
+    calls = size.steps * (size.averages.variants + 2) * math.ceil(size.replicas / TOGETHER)
+    return Work(calls, 4.0 * size.steps * size.replicas * size.averages.of_solutions)
+
+
+@work.register(MeanField)
+@work.register(HDMF)
+def _(description: MeanField | HDMF, size: Size) -> Work:
+    particles = max(size.problem.p, description.particles or 0)
+    if isinstance(description, MeanField):
+        evaluation = particles**2 * COSINES * PAIR
+    else:  # points of a product rule over the target's fields, or of a net
+        evaluation = particles * 32 ** min(size.problem.k, 2.6) * UNIT
+    solutions = size.evaluations * SOLUTIONS
+    return Work(solutions * size.replicas, solutions * size.replicas * evaluation)
+
+
+@work.register
+def _(description: DMFT, size: Size) -> Work:
+    gradients = gradients_per_step(size.training) * (size.steps + 1.0)
+    frame = size.problem.k + size.problem.p * (1.0 + gradients)
+    # Every gradient goes over the earlier ones of all points.
+    clouds = description.scramblings * size.replicas
+    return Work(10.0 * gradients * clouds, gradients * frame * 2.0**description.log2_points * PASSES * clouds)

@@ -1,0 +1,174 @@
+"""The time of a run as `explain` estimates it: it follows what is asked, and no run is made or compiled for it."""
+
+import json
+import time
+
+import pytest
+
+import twolayer as tl
+from twolayer.ask import Ask
+from twolayer.cli import main
+from twolayer.verbs import duration
+
+PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
+TRAINING = tl.SGD(0.05)
+STEPS = 20.0 * 100 / 0.05  # until time 20
+
+
+@pytest.fixture(autouse=True)
+def known_speed(monkeypatch):
+    """The machine for which the constants were measured, so that estimates do not depend on the load."""
+    monkeypatch.setattr(duration, "_speed", lambda: 1.0)
+
+
+def rows(**asked):
+    return {row.description: row for row in tl.explain(PROBLEM, TRAINING, **asked).descriptions}
+
+
+def times(**asked):
+    return {name: row.seconds for name, row in rows(**asked).items() if row.applies}
+
+
+def test_every_description_that_applies_has_a_time_and_no_other():
+    for training in (TRAINING, tl.SGD(0.05, reuse=tl.Reused(2.0))):
+        for row in tl.explain(PROBLEM, training).descriptions:
+            assert (row.seconds is not None) == row.applies, row
+            assert row.seconds is None or 0.0 < row.seconds < 1e6, row
+
+
+def test_times_follow_what_is_asked():
+    few, many, long = (times(replicas=n, until=until) for n, until in ((8, 20.0), (8000, 20.0), (8, 2000.0)))
+    for name in ("DirectSGD", "OverlapSGD", "BatchMap"):
+        assert long[name] == pytest.approx(100 * few[name], rel=0.01), name  # steps
+    for name in ("DirectSGD", "OverlapSGD", "SDE", "SaadSolla"):  # from random starts every replica has its own ODE
+        assert 5 * few[name] < many[name] <= 1001 * few[name], name
+    assert few["SaadSolla"] < long["SaadSolla"] < 100 * few["SaadSolla"]
+    # A deterministic theory from a given start has one replica, whatever is asked.
+    start = tl.GivenOverlaps([[1.0]], [[0.1]])
+    given = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100), start=start)
+    one, all_of_them = (
+        {row.description: row.seconds for row in tl.explain(given, TRAINING, replicas=n).descriptions} for n in (1, 100)
+    )
+    assert one["SaadSolla"] == all_of_them["SaadSolla"] and one["DirectSGD"] < all_of_them["DirectSGD"]
+
+
+def test_a_simulation_of_the_weights_costs_nanoseconds_for_each_number():
+    numbers = STEPS * 100 * 64
+    assert 1e-9 < times(replicas=64)["DirectSGD"] / numbers < 1e-7
+
+
+def test_times_are_shown_in_words():
+    text = str(tl.explain(PROBLEM, TRAINING, replicas=16))
+    assert "orders of magnitude for this machine, until = 20 with 16 replicas, without compiling" in text
+    assert "under a minute" in text and "about" not in text.split("Times are")[0]
+    explanation = tl.explain(PROBLEM, TRAINING, Ask(until=1e5, replicas=10**4))
+    assert "DirectSGD    yes      exact at finite d                       about " in str(explanation)
+    assert "until = 100000 with 10000 replicas" in explanation._repr_html_()
+    assert float(explanation.to_dataset().seconds.sel(description="DirectSGD")) > 3600.0
+    assert "Times" in str(tl.explain(PROBLEM, TRAINING))
+
+
+def test_options_of_a_description_count():
+    plain, fine = times()["SDE"], times(descriptions=[tl.SDE(dt=1e-6)])["SDE"]
+    assert fine > 1000 * plain
+    with pytest.raises(tl.InvalidInput, match="`descriptions`"):
+        tl.explain(PROBLEM, TRAINING, descriptions=["Nothing"])
+
+
+def test_a_schedule_takes_the_time_of_its_phases():
+    schedule = tl.Schedule([tl.SGD(0.05), tl.SGD(0.01)], [15.0])
+    description, averages = tl.DirectSGD(), duration.Averages(1000.0)
+
+    def seconds(training, until):
+        return duration.seconds(description, PROBLEM, training, Ask(until=until), averages)
+
+    parts = seconds(tl.SGD(0.05), 15.0) + seconds(tl.SGD(0.01), 5.0)
+    assert seconds(schedule, 20.0) == pytest.approx(parts, rel=1e-6)
+    assert seconds(schedule, 10.0) == pytest.approx(seconds(tl.SGD(0.05), 10.0), rel=1e-6)
+
+
+def test_what_is_not_known_has_no_time(monkeypatch):
+    class Unknown(tl.AbstractDescription):
+        @property
+        def references(self):
+            return ()
+
+        def applies(self, problem, training):
+            return tl.SaadSolla().applies(problem, training)
+
+        def run(self, problem, training, plan):
+            raise AssertionError("nothing is run")
+
+    assert times(until=1e308)["SaadSolla"] is None  # beyond the range of numbers
+    averages = duration.Averages(1000.0)
+    assert duration.seconds(Unknown(), PROBLEM, TRAINING, Ask(), averages) is None
+    monkeypatch.setattr(duration.jax, "default_backend", lambda: "gpu")
+    assert duration.seconds(tl.SaadSolla(), PROBLEM, TRAINING, Ask(), averages) is None
+
+
+def test_an_estimate_costs_little(monkeypatch):
+    """Nothing is run, and once the averages are compiled an explanation is a matter of a second or two."""
+    times()
+    for cls in (tl.DirectSGD, tl.OverlapSGD, tl.SaadSolla, tl.SDE, tl.BatchMap, tl.MeanField, tl.HDMF):
+        monkeypatch.setattr(cls, "run", None)
+    began = time.process_time()
+    times(replicas=10**6, until=1e6)
+    assert time.process_time() - began < 2.0
+
+
+def test_few_steps_of_what_is_asked_are_told():
+    (sentence,) = rows(until=0.0025)["SaadSolla"].cautions
+    assert "covers 5 steps in all" in sentence
+    assert not rows()["SaadSolla"].cautions
+
+
+def test_the_command_line_takes_what_the_specification_asks(tmp_path, capsys):
+    spec = tmp_path / "spec.toml"
+    spec.write_text(
+        """
+[problem]
+target = {kind = "PhaseRetrieval"}
+student = {p = 1, activation = "square"}
+inputs = {kind = "Gaussian", d = 100}
+[training]
+learning_rate = 0.05
+[run]
+until = 300.0
+replicas = 50
+descriptions = ["DirectSGD", {kind = "SDE", dt = 1e-7}]
+"""
+    )
+    assert main(["explain", str(spec), "--json"]) == 0
+    told = {row["description"]: row["seconds"] for row in json.loads(capsys.readouterr().out)["descriptions"]}
+    asked = times(until=300.0, replicas=50, descriptions=[tl.SDE(dt=1e-7)])
+    assert told["DirectSGD"] == pytest.approx(asked["DirectSGD"], rel=1e-6) and told["SDE"] > 1000.0
+    assert main(["explain", str(spec)]) == 0
+    assert "until = 300 with 50 replicas" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "description, asked",
+    [
+        (tl.DirectSGD(backend="xla"), {"until": 20.0, "replicas": 16}),
+        (tl.OverlapSGD(backend="xla"), {"until": 100.0, "replicas": 16}),
+        (tl.SaadSolla(), {"until": 1000.0, "replicas": 64}),
+        (tl.BatchMap(), {"until": 5.0, "replicas": 4}),
+    ],
+)
+def test_the_order_of_magnitude_is_right(description, asked):
+    """In time of the processor, since others may use the machine; programs are compiled before."""
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(200))
+    training = tl.SGD(0.5)
+    name = type(description).__name__
+    (told,) = (
+        row.seconds
+        for row in tl.explain(problem, training, descriptions=[description], **asked).descriptions
+        if row.description == name
+    )
+    tl.evolve(problem, training, description, **asked)
+    began = time.process_time()
+    tl.evolve(problem, training, description, **asked)
+    taken = time.process_time() - began
+    print(f"{name}: {told:.2g} s estimated, {taken:.2g} s taken")
+    assert taken / 10 < told < 10 * taken
