@@ -6,6 +6,7 @@ Times are per replica and step, after compilation, the best of repeats (CPU time
 """
 
 import time
+from functools import partial
 
 from common import against, best, report, use_one_core
 
@@ -59,11 +60,11 @@ def seconds(advance, run, steps: int) -> tuple[float, float]:
 def choices(made, replicas: int):
     program = drivers.written_out(made, NOTHING)
     if ON_GPU:
-        yield "kernel", lambda *arguments: drivers.advance_kernel(program, *arguments)
-        yield "scan", lambda *arguments: drivers.advance_vector(program, *arguments)
+        yield "kernel", partial(drivers.advance_written, partial(kernels.by_kernel, program))
+        yield "scan", partial(drivers.advance_written, partial(kernels.by_vectors, program))
         return
     native = kernels.native(program, replicas)
-    yield "native", lambda *arguments: drivers.advance_native(native, *arguments)
+    yield "native", partial(drivers.advance_written, partial(kernels.by_native, native))
     yield "XLA", lambda *arguments: drivers.advance_xla(made, NOTHING, *arguments)
 
 

@@ -80,7 +80,7 @@ def main() -> None:
             if not programs:
                 programs["native"] = kernels.native(paths.written_out(made), number)
             words = list(np.asarray(begun.words).T)
-            kernels.by_native(programs["native"], paths.as_rows(begun.path), paths.as_rows(kept), words, 0, count)
+            kernels.by_native(programs["native"], kernels.as_rows(begun.path), kernels.as_rows(kept), words, 0, count)
 
         first = once(partial(native, 2))
         add(f"native, {name}", p, first, best(partial(native, steps)))
@@ -91,7 +91,7 @@ def main() -> None:
 
         def vectors(count: int, made=made, begun=begun, kept=kept, programs=programs) -> None:
             words = list(np.asarray(begun.words).T)
-            rows = (programs["native"].program, paths.as_rows(begun.path), paths.as_rows(kept), words)
+            rows = (programs["native"].program, kernels.as_rows(begun.path), kernels.as_rows(kept), words)
             jax.block_until_ready(kernels.by_vectors(*rows, np.asarray(0), np.asarray(count)))
 
         if not corrections and method == "heun":

@@ -1,11 +1,12 @@
 """Thresholds that descriptions watch at every step: which are crossed, and how crossings become times."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from twolayer.core.precision import double
-from twolayer.description import Watch
+from twolayer.description import Plan, Record, Status, Watch, stopped
 from twolayer.problem import Overlaps
 
 # One neuron of length 2 whose cosines with the two target directions are 0.6 and -0.8.
@@ -41,3 +42,21 @@ def test_times_are_missing_where_nothing_was_crossed_or_watched(risk, overlaps):
     risk_time, overlap_time = watch.times(crossing[None, :], 2, Clock())
     np.testing.assert_array_equal(risk_time, [2.0 if risk else np.nan])
     np.testing.assert_array_equal(overlap_time, [[np.nan, 3.0 if overlaps else np.nan]])
+
+
+def test_nothing_is_reported_after_a_replica_has_stopped():
+    """At its first threshold: what was crossed or diverged later, before the run ended, leaves no trace."""
+    starts = Overlaps(jnp.ones((2, 1, 1)), jnp.ones((2, 1, 2)), jnp.eye(2), jnp.ones((2, 1)))
+    times = np.arange(4.0)
+    plan = Plan(starts, jax.random.split(jax.random.key(0), 2), np.arange(4), times, 0.1, 0.5, True, True)
+    row = np.ones((2, 4))
+    row[0, 3] = np.nan
+    status = np.array([Status.DIVERGED, Status.DONE], np.int8)
+    crossing, overlap_time = np.array([np.nan, 2.5]), np.array([[1.5, 2.5], [np.nan, np.nan]])
+    record = Record(row[..., None, None], row[..., None, None], row[..., None], row, row, row, status,
+                    crossing, overlap_time, "")  # fmt: skip
+    cut = stopped(record, plan)
+    np.testing.assert_array_equal(cut.overlap_time, [[1.5, np.nan], [np.nan, np.nan]])
+    np.testing.assert_array_equal(cut.crossing_time, [np.nan, 2.5])
+    np.testing.assert_array_equal(np.isnan(cut.excess_risk), [[False, False, True, True], [False] * 3 + [True]])
+    assert cut.status.tolist() == [Status.STOPPED, Status.STOPPED]

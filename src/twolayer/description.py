@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
@@ -138,6 +139,10 @@ class Watch(eqx.Module):
         """
         if not self.is_on:
             return crossing
+        return jnp.where((crossing < 0.0) & self.reached(overlaps, risk, thresholds), at, crossing)
+
+    def reached(self, overlaps: Overlaps, risk: Any, thresholds: Float[Array, " 2"]) -> Bool[Array, " n"]:
+        """Whether each threshold that is watched is reached."""
         distances = []
         if self.risk:
             assert risk is not None
@@ -145,7 +150,7 @@ class Watch(eqx.Module):
         if self.overlaps:  # squares are compared, so that no root is taken at every step
             lengths = jnp.diagonal(overlaps.Q)[:, None] * jnp.diagonal(overlaps.P)[None, :]
             distances.append(jnp.max(overlaps.M * overlaps.M - thresholds[1] * thresholds[1] * lengths, axis=0))
-        return jnp.where((crossing < 0.0) & (jnp.concatenate(distances) >= 0.0), at, crossing)
+        return jnp.concatenate(distances) >= 0.0
 
     def times(self, crossing: Any, k: int, clock: Any = None) -> tuple[np.ndarray, np.ndarray]:
         """The times of the risk (replicas,) and of the overlaps (replicas, k), NaN where never or not watched.
@@ -264,7 +269,10 @@ def with_finite_rows(record: Record) -> Record:
 
 
 def stopped(record: Record, plan: Plan) -> Record:
-    """The record with NaN after a replica has crossed its thresholds, where the plan stops replicas there."""
+    """The record with NaN after a replica has crossed its thresholds, where the plan stops replicas there.
+
+    Thresholds that a replica would cross only after its stop have no crossing time.
+    """
     if not plan.stops:
         return record
     watched = [np.asarray(record.crossing_time)[:, None]] if plan.risk_threshold is not None else []
@@ -274,27 +282,24 @@ def stopped(record: Record, plan: Plan) -> Record:
     late = plan.times[None, :] > stop[:, None]
     cut = {name: blanked(late, np.asarray(getattr(record, name))) for name in ROW}
     others = {name: blanked(late, np.asarray(values)) for name, values in (record.others or {}).items()}
-    ended = np.asarray(record.status) == Status.DONE
-    status = np.where(ended & late.any(axis=1), Status.STOPPED, record.status).astype(np.int8)
+    # What would come after the stop, a divergence for example, does not count.
+    status = np.where(late.any(axis=1), Status.STOPPED, record.status).astype(np.int8)
+    for name in ("crossing_time", "overlap_time"):
+        times = np.asarray(getattr(record, name))
+        cut[name] = np.where(times > stop.reshape((-1,) + (1,) * (times.ndim - 1)), np.nan, times)
     return record._replace(**cut, others=others or None, status=status)
 
 
 def first_crossings(plan: Plan, risk: np.ndarray, Q: np.ndarray, M: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first saved times at which the risk and the overlaps have reached their thresholds; NaN where never.
+    """The first saved times at which the risk and the overlaps have reached their thresholds; NaN where never."""
+    watch, k = Watch.of(plan), M.shape[-1]
+    crossing = np.full((len(Q), watch.size(k)), -1.0)
+    if watch.is_on:
 
-    The overlap with a target direction is the largest cosine of a neuron with it, of either sign.
-    """
-    replicas, _, _, k = M.shape
+        def reached(Q: Array, M: Array, risk: Array, thresholds: Array) -> Array:
+            return watch.reached(Overlaps(Q, M, plan.starts.P, jnp.zeros(len(Q))), risk, thresholds)
 
-    def first(reached: np.ndarray) -> np.ndarray:
-        return np.where(reached.any(axis=1), plan.times[np.argmax(reached, axis=1)], np.nan)
-
-    risk_time, overlap_time = np.full(replicas, np.nan), np.full((replicas, k), np.nan)
-    with np.errstate(invalid="ignore"):
-        if plan.risk_threshold is not None:
-            risk_time = first(risk <= np.asarray(plan.risk_threshold)[:, None])
-        if plan.overlap_threshold is not None:
-            lengths = np.diagonal(Q, axis1=2, axis2=3)[..., None] * np.diagonal(np.asarray(plan.starts.P))
-            squares = np.broadcast_to(np.asarray(plan.overlap_threshold) ** 2, replicas)[:, None, None, None]
-            overlap_time = first(np.max(M**2 - squares * lengths, axis=2) >= 0.0)
-    return risk_time, overlap_time
+        along = jax.vmap(jax.vmap(reached, in_axes=(0, 0, 0, None)))
+        is_there = np.asarray(along(*map(jnp.asarray, (Q, M, risk, Watch.thresholds(plan)[: len(Q)]))))
+        crossing = np.where(is_there.any(axis=1), plan.times[np.argmax(is_there, axis=1)], -1.0)
+    return watch.times(crossing, k)

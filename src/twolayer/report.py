@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.figure import Figure
 
+    Figures = Mapping[str, Figure]
+
 SUMMARY = "summary.json"
 
 
@@ -25,7 +27,7 @@ def write_folder(
     folder: Path,
     summary: Mapping[str, Any],
     results: "Mapping[str, xr.Dataset | xr.DataTree]",
-    figures: "Mapping[str, Figure]",
+    figures: "Figures",
     texts: Mapping[str, str],
 ) -> dict[str, Any]:
     """Write the results of a verb into an existing folder.

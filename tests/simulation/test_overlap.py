@@ -15,10 +15,10 @@ from scipy.special import erf
 
 import twolayer as tl
 from tests.systems import erf_committee, phase_retrieval, time_to_overlap
+from twolayer import stepping
 from twolayer.compiler import draws
 from twolayer.compiler.loops import native
 from twolayer.compiler.scalar import Unsupported, scalarize
-from twolayer.core import pace
 from twolayer.description import Watch
 from twolayer.simulation import drivers, overlap, overlap_sgd
 from twolayer.specification.fields import as_data
@@ -390,7 +390,7 @@ def test_a_million_dimensions_follow_the_ode():
 
 def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypatch):
     """Stopped between two save points: the first one is kept, the rest is missing, and nothing is said to diverge."""
-    monkeypatch.setattr(pace, "CALL_SECONDS", 1e-6)  # as few steps a call as there are
+    monkeypatch.setattr(stepping, "CALL_SECONDS", 1e-6)  # as few steps a call as there are
     problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
 
     def stop(name, fraction):
@@ -472,8 +472,8 @@ def test_each_replica_may_have_its_own_threshold():
 KILLED = """
 import os, sys
 import twolayer as tl
-from twolayer.core import pace
-pace.CALL_SECONDS = 0.02
+from twolayer import stepping
+stepping.CALL_SECONDS = 0.02
 problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), tl.Gaussian(30), noise=0.1)
 description = {description}
 def progress(name, fraction):

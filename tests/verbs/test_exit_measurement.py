@@ -41,7 +41,7 @@ def test_a_stage_begins_where_the_last_one_ended_with_numbers_of_its_own():
     lost = np.array([False, True, False])
     nothing = np.zeros((3, 2))
     record = Record(Q, M, a, nothing, nothing, nothing, lost, nothing[:, 0], nothing[:, :1], "")
-    later = [measurement.continued(plan, record, lost, stage) for stage in (0, 1)]
+    later = [measurement._onwards(plan, record, lost, stage) for stage in (0, 1)]
     np.testing.assert_array_equal(
         later[0].starts.M[:2], np.asarray(plan.starts.M)[:2] * np.array([2.0, 1.0])[:, None, None]
     )

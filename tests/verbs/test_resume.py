@@ -3,7 +3,7 @@
 import pytest
 
 import twolayer as tl
-from twolayer.core import pace
+from twolayer import stepping
 from twolayer.verbs import places
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(24), noise=0.1)
@@ -28,7 +28,7 @@ class Died(Exception):
 
 @pytest.fixture(autouse=True)
 def short_calls(monkeypatch):
-    monkeypatch.setattr(pace, "CALL_SECONDS", 0.01)
+    monkeypatch.setattr(stepping, "CALL_SECONDS", 0.01)
 
 
 def die_at(share):

@@ -16,7 +16,8 @@ from twolayer.verbs.progress import Progress, reporting
 
 if TYPE_CHECKING:
     import xarray as xr
-    from matplotlib.figure import Figure
+
+    from twolayer.report import Figures
 
 RESULTS = Path("results")
 
@@ -51,7 +52,7 @@ class Work:
         self,
         answer: Answer,
         results: "Mapping[str, xr.Dataset]",
-        figures: "Callable[[], Mapping[str, Figure]]",
+        figures: "Callable[[], Figures]",
         spec: str,
     ) -> Answer:
         """The answer of a command, written to its folder if that was asked; the places of its runs are removed."""

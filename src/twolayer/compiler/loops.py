@@ -5,8 +5,9 @@ two words of a key and of the step's number. The numbers of all replicas are lis
 of a replica.
 """
 
-import importlib.util
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,10 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.native import Kernel, compiled
-from twolayer.compiler.scalar import Program
-from twolayer.core.pace import cores
+from twolayer.compiler.native import Kernel, compiled, source
+from twolayer.compiler.scalar import Program, Unsupported
+from twolayer.core.errors import NotApplicable
+from twolayer.core.machine import cores
 
+# Operations of a step beyond which compiling it takes longer than it saves.
+MAX_OPS = 6000
 # Replicas in one block of a GPU kernel, and warps among which they are divided.
 LANES, WARPS = 128, 4
 
@@ -94,11 +98,6 @@ class Native(NamedTuple):
     kernel: Kernel
 
 
-def has_numba() -> bool:
-    """Whether numba is installed, so that programs can be compiled to native code."""
-    return importlib.util.find_spec("numba") is not None
-
-
 def native(program: WrittenOut, replicas: int) -> Native:
     """Compile a program to native code for ``replicas`` replicas."""
     return Native(program, compiled(program.draws, program.step, program.state, program.fixed, replicas))
@@ -123,10 +122,77 @@ def by_native(
     def advance(block: int) -> None:
         kernel.advance(states[block], constants[block], keys[block], int(first), int(last))
 
-    if blocks == 1 or cores() == 1:
-        for block in range(blocks):
-            advance(block)
-    else:
-        with ThreadPoolExecutor(cores()) as pool:
-            list(pool.map(advance, range(blocks)))
+    on_all_cores(advance, blocks)
     return states.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]
+
+
+def on_all_cores(work: Callable[[int], None], number: int) -> None:
+    """Do the numbered pieces of work, which release the GIL, on all cores that this process may use."""
+    workers = min(number, cores())
+    if workers == 1:
+        for piece in range(number):
+            work(piece)
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(work, range(number)))
+
+
+# ------------------------------------------------------------------------------------------------ choice of a backend
+
+
+def backend_here(wanted: str) -> str:
+    """Return how programs on scalars run: ``"native"``, by one ``"GPU kernel"``, or as vectors by ``"xla"``.
+
+    Native code serves a CPU, and every machine where it is ``wanted``.
+    """
+    if wanted == "native" or jax.default_backend() == "cpu":
+        return "native"
+    return "GPU kernel" if "NVIDIA" in jax.devices()[0].device_kind else "xla"
+
+
+def written(wanted: str, write: Callable[[], WrittenOut]) -> WrittenOut | None:
+    """Return a step as programs on scalars, or None where it is computed on arrays by XLA.
+
+    A step that cannot be written out raises `NotApplicable` where native code is ``wanted``.
+    """
+    if wanted == "xla":
+        return None
+    try:
+        program = write()
+        if len(program.step.ops) > MAX_OPS:
+            raise Unsupported(f"{len(program.step.ops)} operations")
+        if backend_here(wanted) == "native":  # an operation may have no native form
+            source(*program, width=1)
+    except Unsupported as missing:
+        if wanted == "native":
+            raise NotApplicable(f"There is no native code for this step, since it contains `{missing}`.") from None
+        return None
+    return program
+
+
+# Advances the rows of the state, given those of the constants, two words of a key, and the first and last step.
+Loop = Callable[[list[Any], list[Any], list[Any], Any, Any], Any]
+
+
+def loop_here(wanted: str, program: WrittenOut, replicas: int) -> tuple[Loop, str]:
+    """Return the function that runs a program on this machine, and the name of its backend."""
+    backend = backend_here(wanted)
+    if backend == "native":
+        return partial(by_native, native(program, replicas)), backend
+    return partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
+
+
+def as_rows(tree: Any) -> list[Any]:
+    """Return the entries of a tuple of arrays, each entry as one array over replicas."""
+    return [row for part in tree for row in part.reshape(len(part), -1).T]
+
+
+def from_rows(tree: Any, rows: Any) -> Any:
+    """Return the tuple of arrays with the shapes of ``tree`` from its rows; the inverse of `as_rows`."""
+    stack = jnp.stack if isinstance(rows, list) else np.stack
+    parts, place = [], 0
+    for part in tree:
+        size = int(np.prod(part.shape[1:]))
+        parts.append(stack([*rows[place : place + size]], axis=1).reshape(part.shape) if size else part)
+        place += size
+    return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)

@@ -20,10 +20,12 @@ from twolayer.core.files import make_folder, remove_drafts, write_whole
 EVERY = 20.0
 # Version of the file's layout and of the state that simulations save in it. Raise it when either changes, so that
 # older files are not continued.
-FORMAT = 3
+FORMAT = 4
 
 # Key of the saved state of the part that is running.
 _NOW = "now"
+# Beginning of the keys of its pieces that are finished.
+_PIECE = "piece "
 _RESULT = "result"
 
 
@@ -113,9 +115,21 @@ class Place:
         return self._parts.get(f"part {name}")
 
     def finish(self, name: str, arrays: Mapping[str, Any]) -> None:
-        """Save the result of a finished part and discard its state."""
-        self._parts.pop(_NOW, None)
+        """Save the result of a finished part and discard its state and its pieces."""
+        running = [key for key in self._parts if key == _NOW or key.startswith(_PIECE)]
+        for key in running:
+            del self._parts[key]
         self._parts[f"part {name}"] = dict(arrays)
+        self._write_if_due()
+
+    def piece(self, name: str) -> dict[str, np.ndarray] | None:
+        """Return the result of a finished piece of the part that is running; None when it is not finished."""
+        return self._parts.get(_PIECE + name)
+
+    def finish_piece(self, name: str, arrays: Mapping[str, Any]) -> None:
+        """Save the result of a finished piece of the part that is running and discard its state."""
+        self._parts.pop(_NOW, None)
+        self._parts[_PIECE + name] = dict(arrays)
         self._write_if_due()
 
     @property

@@ -224,3 +224,14 @@ def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array])
         return result.value["excess_risk"], result.error["excess_risk"]
 
     return jax.lax.map(risk_of_row, rows, batch_size=64)
+
+
+@eqx.filter_jit
+def risks_of(variant: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Float[Array, "rows times"]:
+    """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
+
+    def risk_of_row(row: tuple[Array, Array, Array]) -> Array:
+        return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
+
+    rows = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
+    return jax.lax.map(risk_of_row, rows, batch_size=8).reshape(a.shape[:2])

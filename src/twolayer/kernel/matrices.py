@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.pace import cores
+from twolayer.core.machine import cores
 from twolayer.core.precision import double
 from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem import AbstractActivation

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
 from twolayer.problem.student import MOST_UNITS
 from twolayer.specification.fields import array, choice, count, number
+from twolayer.stepping import Stepper, run_steps
 
 STARTS = ("antisymmetric", "small", "sphere")
 # Products of float32 have ten bits by default on accelerators: a run in single precision would be none.
@@ -34,8 +35,7 @@ EXACT = jax.lax.Precision.HIGHEST
 # Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
 KAPPA = {"antisymmetric": 1.0, "small": 0.01, "sphere": 1.0}
 PRECISIONS = ("double", "single")
-# Steps between two looks at the clock, and numbers in a block of units: what fits the caches, what fills a GPU.
-CHUNK = 32
+# Numbers in a block of units: what fits the caches, what fills a GPU.
 BLOCK = {"cpu": 2**21, "gpu": 2**29}
 # A residual this many times that at the start is on its way to infinity.
 DIVERGED = 1e3
@@ -255,26 +255,35 @@ def _descend(
         shares = jnp.zeros_like(Z) if with_shares else jnp.zeros((parts, 1, 1), dtype)
         labels, products, size = jnp.asarray(y, dtype), jnp.asarray(G, dtype), jnp.asarray(eta, dtype)
         e = _residual(Z, a, labels)
-        norms = [np.asarray(jnp.linalg.norm(e))[None]]
-        done = 0
-        while done < steps:
-            now = min(CHUNK, steps - done)
-            Z, shares, e, found = _advance(Z, shares, e, a, products, labels, size, now)
-            norms.append(np.asarray(found))
-            done += now
-            progress(done / steps)
-            if not norms[-1][-1] < DIVERGED * max(float(norms[0][0]), 1e-300):
+        begun = _Descent(Z, shares, e, jnp.zeros(steps + 1, dtype).at[0].set(jnp.linalg.norm(e)))
+
+        def advance(now: _Descent, first: Any, last: Any) -> _Descent:
+            now = _advance(now, a, products, labels, size, first, last)
+            norms = np.asarray(now.norms)[: int(last) + 1]
+            if not norms[-1] < DIVERGED * max(float(norms[0]), 1e-300):
                 raise ComputationFailed(
-                    f"Gradient descent diverges: after {done} steps of size {eta:g} the residual is "
-                    f"{norms[-1][-1]:.3g}, and {norms[0][0]:.3g} at the start.",
-                    np.concatenate(norms),
+                    f"Gradient descent diverges: after {last} steps of size {eta:g} the residual is {norms[-1]:.3g}, "
+                    f"and {norms[0]:.3g} at the start.",
+                    norms.copy(),
                 )
+            return now
+
+        end = run_steps(Stepper(begun, advance, lambda now: {}), np.unique([0, steps]), progress).state
         return (
-            np.concatenate(norms).astype(np.float64),
-            np.asarray(Z).reshape(m, n),
-            np.asarray(shares).reshape(m, n) if with_shares else np.zeros((m, 0), dtype),
-            np.asarray(e, dtype=np.float64),
+            np.asarray(end.norms, dtype=np.float64),
+            np.asarray(end.Z).reshape(m, n),
+            np.asarray(end.shares).reshape(m, n) if with_shares else np.zeros((m, 0), dtype),
+            np.asarray(end.e, dtype=np.float64),
         )
+
+
+class _Descent(NamedTuple):
+    """The state of a network, and the norms of the residual after every step so far."""
+
+    Z: Any
+    shares: Any
+    e: Any
+    norms: Any
 
 
 def _parts(m: int, n: int) -> int:
@@ -289,24 +298,21 @@ def _residual(Z: Any, a: Any, y: Any) -> Any:
     return jnp.sum(outputs, axis=0) / jnp.sqrt(jnp.asarray(a.size, Z.dtype)) - y
 
 
-@partial(jax.jit, static_argnames="steps", donate_argnums=(0, 1))
-def _advance(Z: Any, shares: Any, e: Any, a: Any, G: Any, y: Any, eta: Any, steps: int) -> Any:
+@partial(jax.jit, donate_argnums=0)
+def _advance(now: _Descent, a: Any, G: Any, y: Any, eta: Any, first: Any, last: Any) -> _Descent:
     """Several steps; the residual couples all blocks of units, everything else is done block by block."""
-    root = jnp.sqrt(jnp.asarray(a.size, Z.dtype))
+    root = jnp.sqrt(jnp.asarray(a.size, now.Z.dtype))
 
-    def step(carry: Any, _: Any) -> Any:
-        Z, shares, e = carry
-
+    def step(number: Any, now: _Descent) -> _Descent:
         def move(outputs: Any, block: Any) -> Any:
             fields, kept, sign = block
-            pull = eta * jnp.where(fields >= 0.0, e[None, :], 0.0)
+            pull = eta * jnp.where(fields >= 0.0, now.e[None, :], 0.0)
             fields = fields - (sign / root)[:, None] * jnp.matmul(pull, G, precision=EXACT)
             kept = kept + pull if kept.shape == pull.shape else kept
             return outputs + sign @ jnp.maximum(fields, 0.0), (fields, kept)
 
-        outputs, (Z, shares) = jax.lax.scan(move, jnp.zeros_like(e), (Z, shares, a))
+        outputs, (Z, shares) = jax.lax.scan(move, jnp.zeros_like(now.e), (now.Z, now.shares, a))
         e = outputs / root - y
-        return (Z, shares, e), jnp.linalg.norm(e)
+        return _Descent(Z, shares, e, now.norms.at[number + 1].set(jnp.linalg.norm(e)))
 
-    (Z, shares, e), norms = jax.lax.scan(step, (Z, shares, e), None, length=steps)
-    return Z, shares, e, norms
+    return jax.lax.fori_loop(first, last, step, now)

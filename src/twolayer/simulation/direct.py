@@ -3,7 +3,6 @@
 The steps differentiate the loss and use none of the Gaussian moments.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,25 +14,16 @@ import numpy as np
 from jaxtyping import Array, Float, Key, UInt
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
+from twolayer.compiler.loops import backend_here
 from twolayer.core.errors import NotApplicable
-from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import (
-    AbstractDescription,
-    Applies,
-    Exactness,
-    Plan,
-    Record,
-    Status,
-    blanked,
-    first_crossings,
-    is_alive,
-)
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
+from twolayer.stepping import Advance, Stepper, in_phases, run_each, sealed
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 
@@ -117,7 +107,7 @@ class DirectSGD(AbstractDescription):
     draws
         The precision in which fresh inputs are drawn.
     backend
-        ``"native"`` runs native code on a CPU (numba installed) or one kernel on a GPU; it covers fresh Gaussian inputs
+        ``"native"`` runs native code on a CPU or one kernel on a GPU; it covers fresh Gaussian inputs
         in single precision and up to sixteen fields, and all other cases fall back to ``"xla"``, which covers
         everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a short run.
     """
@@ -152,155 +142,59 @@ class DirectSGD(AbstractDescription):
         width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
         work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
         drivers = [self._driver(problem, phase, work) for phase in phases]
-        advance, engine = _one_after_the_other([driver for driver, _ in drivers], firsts), drivers[0][1]
-        # The last group is filled up with its last replica, so that every group has the same compiled shape.
-        groups = range(0, plan.replicas, width)
-        finished, place = _resumed(plan)
-        interrupted = False
-        try:
-            for first in groups[len(finished) :]:
-                members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-                group = _Group.at(self.draws, problem, training, plan, members, place)
-                place = None
-                while group.step < plan.steps[-1]:
-                    group.forward(advance)
-                    plan.progress((len(finished) + group.step / plan.steps[-1]) / len(groups))
-                    if plan.checkpoint is not None and plan.checkpoint.is_due:
-                        _keep(plan, finished, group)
-                finished.append(group.trajectory())
-        except KeyboardInterrupt:
-            interrupted = True
-            if not finished:
-                raise
-        kept = min(plan.replicas, width * len(finished))
-        whole = _Trajectory(*(np.concatenate(parts)[:kept] for parts in zip(*finished, strict=True)))
-        return self._record(problem, training, plan, whole, engine, interrupted)
 
-    def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["Advance", str]:
+        def group(first: int) -> Stepper:
+            # The last group is filled up with its last replica, so that every group has the same compiled shape.
+            members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
+            starts = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
+            weights, frozen = _prepare(self.draws, problem, training, starts, plan.keys[members])
+            advances = [_with_frozen(driver, frozen) for driver, _ in drivers]
+            return Stepper(
+                weights,
+                in_phases(advances, firsts),
+                lambda weights: _measure(problem, weights, frozen),
+                lambda row: not np.any(is_alive(row["Q"], row["a"], plan.limit)),
+            )
+
+        makers = [partial(group, first) for first in range(0, plan.replicas, width)]
+        saved, interrupted = run_each(makers, plan.steps, plan)
+        rows = {name: np.concatenate([x[name] for x in saved])[: plan.replicas] for name in saved[0]}
+        return self._record(problem, training, plan, rows, drivers[0][1], interrupted)
+
+    def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["_Driver", str]:
         if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
-            steps = written_out(problem, training)
-            kernel = native(steps) if steps is not None and jax.default_backend() == "cpu" else None
+            steps, backend = written_out(problem, training), backend_here("auto")
+            kernel = native(steps) if steps is not None and backend == "native" else None
             if kernel is not None:
-                return partial(advance_native, kernel), "native"
-            if steps is not None and fits_a_kernel(steps) and "NVIDIA" in jax.devices()[0].device_kind:
-                return partial(advance_kernel, steps), "GPU kernel"
+                return partial(advance_native, kernel), backend
+            if steps is not None and fits_a_kernel(steps) and backend == "GPU kernel":
+                return partial(advance_kernel, steps), backend
         return partial(_advance, self.draws, problem, training), "xla"
 
     def _record(
-        self, problem: Problem, training: SGD, plan: Plan, path: "_Trajectory", steps: str, interrupted: bool
+        self, problem: Problem, training: SGD, plan: Plan, rows: dict[str, np.ndarray], steps: str, interrupted: bool
     ) -> Record:
-        lost = ~np.logical_and.accumulate(is_alive(path.Q, path.a, plan.limit), axis=1)
-        Q, M, a = (blanked(lost, x) for x in (path.Q, path.M, path.a))
+        rows, status = sealed(plan, rows)
+        Q, M, a, set_risk = (rows[name] for name in ("Q", "M", "a", "risk"))
         others = None
         if isinstance(problem.inputs, Samples):
-            engine, risk, error = "mean over the data set", blanked(lost, path.risk), np.zeros_like(path.risk)
+            engine, risk, error = "mean over the data set", set_risk, np.zeros_like(set_risk)
         else:
             chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
             risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
             if training.has_fixed_set:
-                others = {"training_risk": blanked(lost, path.risk), "training_risk_error": np.zeros_like(path.risk)}
-        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        plan = dataclasses.replace(plan, risk_threshold=_part(plan.risk_threshold, len(Q)))
+                others = {"training_risk": set_risk, "training_risk_error": np.zeros_like(set_risk)}
         times = first_crossings(plan, risk, Q, M)
         name = f"{engine}; steps: {steps}"
         return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others)
 
 
-def _part(thresholds: Any, replicas: int) -> Any:
-    return None if thresholds is None else thresholds[:replicas]
+_Driver = Callable[[Weights, Frozen, Any, Any], Weights]
 
 
-class _Trajectory(NamedTuple):
-    """The quantities measured at the save points, for each replica."""
-
-    Q: Any
-    M: Any
-    a: Any
-    risk: Any  # the risk over the fixed set; zero where there is none
-
-
-Advance = Callable[[Weights, Frozen, Any, Any], Weights]
-
-
-def _one_after_the_other(advances: list[Advance], firsts: tuple[int, ...]) -> Advance:
-    """One function that runs the phases of a schedule in turn, each from its own first step to that of the next."""
-
-    def advance(weights: Weights, frozen: Frozen, before: Any, after: Any) -> Weights:
-        for phase, first, end in zip(advances, firsts, (*firsts[1:], int(after)), strict=True):
-            low, high = max(int(before), first), min(int(after), end)
-            if low < high:
-                weights = phase(weights, frozen, np.asarray(low), np.asarray(high))
-        return weights
-
-    return advances[0] if len(advances) == 1 else advance
-
-
-class _Group:
-    """Replicas that are advanced together: their current weights, and what was measured so far."""
-
-    def __init__(self, problem: Problem, plan: Plan, weights: Weights, frozen: Frozen, step: int, saved: list[Any]):
-        self.problem, self.plan, self.weights, self.frozen = problem, plan, weights, frozen
-        self.step, self.saved, self.pace = step, saved, Pace()
-
-    @classmethod
-    def at(
-        cls, draws: str, problem: Problem, training: SGD, plan: Plan, members: np.ndarray, place: Any = None
-    ) -> "_Group":
-        """A group at its start, or at the place that a checkpoint kept."""
-        overlaps = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
-        weights, frozen = _prepare(draws, problem, training, overlaps, plan.keys[members])
-        if place is None:
-            saved = [jax.device_get(_measure(problem, weights, frozen))]
-            return cls(problem, plan, weights, frozen, 0, saved)
-        weights = Weights(*(place[f"weights_{name}"] for name in Weights._fields))
-        columns = [place[f"saved_{name}"] for name in _Trajectory._fields]
-        saved = [_Trajectory(*row) for row in zip(*columns, strict=True)]
-        return cls(problem, plan, weights, frozen, int(place["step"]), saved)
-
-    def kept(self) -> dict[str, Any]:
-        """The current place as named arrays, for a checkpoint."""
-        place = {f"weights_{name}": np.asarray(x) for name, x in zip(Weights._fields, self.weights, strict=True)}
-        columns = zip(*self.saved, strict=True)
-        saved = {f"saved_{name}": np.stack(x) for name, x in zip(_Trajectory._fields, columns, strict=True)}
-        return place | saved | {"step": self.step}
-
-    def forward(self, advance: Advance) -> None:
-        """Advance by about half a second of work, but not beyond the next save point."""
-        after = int(self.plan.steps[len(self.saved)])
-        last = min(self.step + self.pace.steps, after)
-        with self.pace.over(last - self.step):
-            moved = advance(self.weights, self.frozen, np.asarray(self.step), np.asarray(last))
-            self.weights = jax.block_until_ready(moved)
-        self.step = last
-        if last == after:
-            self.saved.append(jax.device_get(_measure(self.problem, self.weights, self.frozen)))
-            if not np.any(is_alive(self.saved[-1].Q, self.saved[-1].a, self.plan.limit)):
-                self.step = int(self.plan.steps[-1])
-
-    def trajectory(self) -> "_Trajectory":
-        """The measurements at all save points; NaN after all replicas have diverged."""
-        blank = jax.tree.map(lambda x: np.full_like(x, np.nan), self.saved[-1])
-        saved = self.saved + [blank] * (len(self.plan.steps) - len(self.saved))
-        return _Trajectory(*(np.stack(column, axis=1) for column in zip(*saved, strict=True)))
-
-
-def _keep(plan: Plan, finished: "list[_Trajectory]", group: _Group) -> None:
-    """Write the finished groups and the place of the running one to the checkpoint."""
-    assert plan.checkpoint is not None
-    done = {
-        f"done_{name}": np.stack([getattr(path, name) for path in finished]) for name in _Trajectory._fields if finished
-    }
-    plan.checkpoint.save(done | group.kept())
-
-
-def _resumed(plan: Plan) -> tuple["list[_Trajectory]", dict[str, np.ndarray] | None]:
-    """The groups that an earlier, killed run had finished, and the place of the one it was running."""
-    kept = plan.checkpoint.load() if plan.checkpoint is not None else None
-    if kept is None or "done_Q" not in kept:
-        return [], kept
-    columns = [kept[f"done_{name}"] for name in _Trajectory._fields]
-    return [_Trajectory(*row) for row in zip(*columns, strict=True)], kept
+def _with_frozen(driver: _Driver, frozen: Frozen) -> Advance:
+    return lambda weights, first, last: driver(weights, frozen, first, last)
 
 
 @eqx.filter_jit
@@ -322,8 +216,10 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
 
 
 @eqx.filter_jit
-def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
-    def one(weights: Weights, frozen: Frozen) -> _Trajectory:
+def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> dict[str, Array]:
+    """Overlaps, second layer, and the risk over the fixed set, which is zero where there is none."""
+
+    def one(weights: Weights, frozen: Frozen) -> dict[str, Array]:
         W, _, a = weights
         risk = jnp.zeros(())
         X, y = frozen.X, frozen.y
@@ -331,7 +227,7 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> _Trajectory:
             X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
         if y.shape[0]:
             risk = batch_loss(problem, W, a, X, y) / y.shape[0]
-        return _Trajectory(W @ W.T, W @ frozen.W_star.T, a, risk)
+        return {"Q": W @ W.T, "M": W @ frozen.W_star.T, "a": a, "risk": risk}
 
     return jax.vmap(one)(weights, frozen)
 

@@ -3,9 +3,8 @@
 Both draw their inputs where they are used, so that inputs are never written to memory.
 """
 
-import importlib.util
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,11 +14,13 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
+from twolayer.compiler.loops import on_all_cores
+from twolayer.compiler.native import body, compiled_text, text
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
-from twolayer.core.pace import cores
 from twolayer.problem import Gaussian, Problem
-from twolayer.simulation.overlap import pulls
+from twolayer.simulation.overlap import gradients
 from twolayer.training import SGD
+from twolayer.training.update import Weights, moved
 
 # The most fields of one sample for which a step is written out in scalars.
 MAX_FIELDS = 16
@@ -31,19 +32,19 @@ WARP_WIDTH = 128
 
 
 class Steps(NamedTuple):
-    """One step of SGD as programs on scalars, with the numbers that do not change during a run."""
+    """One step of SGD as programs on scalars: its random numbers, the loss of a sample, and the method itself."""
 
     four: Program  # makes four normal numbers of an input
     noise: Program  # makes the normal number of the label noise
-    pulls: Program  # maps fields, second layer and label noise to the pulls on both layers
+    slopes: Program  # maps fields, second layer and label noise to the derivatives of the loss
+    first: Program  # moves one entry of the weights, given that of the gradient and, with momentum, of the velocity
+    second: Program  # moves one output weight, given its gradient
     p: int
     k: int
     d: int
     batch: int
-    keep: float
-    momentum: float
+    has_momentum: bool
     is_spherical: bool
-    trains_second: bool
 
     @property
     def quarter(self) -> int:
@@ -53,32 +54,41 @@ class Steps(NamedTuple):
 
 def written_out(problem: Problem, training: SGD) -> Steps | None:
     """One step as programs on scalars; None for problems that native code and kernels do not cover."""
-    p, k, d = problem.p, problem.k, problem.d
+    p, k, has_momentum = problem.p, problem.k, bool(training.has_momentum)
     is_fresh = isinstance(problem.inputs, Gaussian) and training.is_fresh and training.trains_first
     if not is_fresh or not training.is_classical or p + k > MAX_FIELDS:
         return None
-    word, real = jax.ShapeDtypeStruct((), jnp.uint32), jax.ShapeDtypeStruct
-    fields = (real((p,), jnp.float64), real((k,), jnp.float64), real((p,), jnp.float64), real((), jnp.float64))
+    word, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float64))
+    row, target = (jax.ShapeDtypeStruct((size,), jnp.float64) for size in (p, k))
+
+    # A classical method moves every entry on its own, so that one entry stands for all.
+    def first(w: Array, g: Array, *v: Array) -> list[Array]:
+        velocity = v[0][None, None] if v else jnp.zeros((1, 0))
+        after = moved(problem, training, Weights(w[None, None], velocity, jnp.zeros(1)), (g[None, None], jnp.zeros(1)))
+        return [after.W, after.V]
+
+    def second(a: Array, g: Array) -> Array:
+        nothing = jnp.zeros((1, 0))
+        return moved(problem, training, Weights(nothing, nothing, a[None]), (nothing, g[None])).a
+
     try:
-        program = scalarize(lambda *x: pulls(problem, training, *x), *fields)
-        four, noise = scalarize(four_normals, *[word] * 6), scalarize(noise_normal, *[word] * 5)
+        programs = (
+            scalarize(four_normals, *[word] * 6),
+            scalarize(noise_normal, *[word] * 5),
+            scalarize(partial(gradients, problem), row, target, row, number),
+            scalarize(first, *[number] * (3 if has_momentum else 2)),
+            scalarize(second, number, number),
+        )
     except Unsupported:
         return None
-    if len(program.ops) > MAX_OPS:
+    if len(programs[2].ops) > MAX_OPS:
         return None
     batch = training.samples_per_step(problem)
-    keep = 1.0 - float(training.weight_decay) * float(training.learning_rate) / d * batch
-    trains_second = float(training.layer_ratio) != 0.0
-    momentum = float(training.momentum) if training.has_momentum else 0.0
-    return Steps(four, noise, program, p, k, d, batch, keep, momentum, training.is_spherical, trains_second)
+    return Steps(*programs, p, k, problem.d, batch, has_momentum, training.is_spherical)
 
 
 def native(steps: Steps) -> Callable[..., None] | None:
-    """The steps as native code; None without numba, or where a function has no native form."""
-    if importlib.util.find_spec("numba") is None:
-        return None
-    from twolayer.compiler.native import compiled_text
-
+    """The steps as native code; None where a function has no native form."""
     try:
         return compiled_text(_source(steps), "kernel", frozenset({"contract", "reassoc", "nsz"}))
     except Unsupported:
@@ -86,53 +96,57 @@ def native(steps: Steps) -> Callable[..., None] | None:
 
 
 def _source(steps: Steps) -> str:
-    from twolayer.compiler.native import body, text
-
+    """The loops around the programs: over steps, samples and entries of the input."""
     p, k, d, quarter = steps.p, steps.k, steps.d, steps.quarter
-    words = ["k0", "k1", "np.uint32(b)", "np.uint32(nu)", "low", "high"]
-    four = [text(node, "d", words) for node in steps.four.outputs]
-    label = ["k0", "k1", "np.uint32(nu)", "low", "high"]
-    fields = [*(f"s{j}" for j in range(p)), *(f"t{r}" for r in range(k)), *(f"a{j}" for j in range(p)), "xi"]
-    pull = [text(node, "f", fields) for node in steps.pulls.outputs]
-    W = [f"W[{j * d} + e]" for j in range(p)]
 
-    def indent(depth: int, lines: list[str]) -> list[str]:
+    def indent(depth: int, lines: Iterable[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
 
-    # With one sample a step and no momentum, the pull is added to the weights directly.
-    is_plain = steps.batch == 1 and not steps.momentum
-    into = W if is_plain else [f"G[{j * d} + e]" for j in range(p)]
+    def lines_of(program: Program, prefix: str, inputs: list[str], outputs: list[str]) -> list[str]:
+        """The program with its inputs, and the assignment of its results."""
+        results = [text(node, prefix, inputs) for node in program.outputs]
+        return [*body(program, prefix, inputs), *(f"{x} = {y}" for x, y in zip(outputs, results, strict=True))]
+
+    def each(name: str, number: int = p) -> list[str]:
+        return [f"{name}{j}" for j in range(number)]
+
+    W, G = ([f"{name}[{j * d} + e]" for j in range(p)] for name in "WG")
+    stars = [f"W_star[{r * d} + e]" for r in range(k)]
+    words = ["k0", "k1", "np.uint32(b)", "np.uint32(nu)", "low", "high"]
+    velocity = ["V[e]"] if steps.has_momentum else []
+    # With one sample a step and no momentum, the gradient is not kept.
+    is_plain = steps.batch == 1 and not steps.has_momentum
     lines = ["def kernel(W, V, a, W_star, lengths, words, first, last):"]
     lines += indent(1, [f"z = np.empty({4 * quarter}, np.float32)", "k0, k1 = words[0], words[1]"])
-    lines += indent(1, [f"G = np.zeros({1 if is_plain else p * d})", *(f"a{j} = a[{j}]" for j in range(p))])
+    lines += indent(
+        1, [f"G, slopes = np.zeros({1 if is_plain else p * d}), np.empty({p})", *(f"a{j} = a[{j}]" for j in range(p))]
+    )
     lines += indent(1, ["for time in range(first, last):"])
     lines += indent(2, ["low = np.uint32(time & 0xFFFFFFFF)", "high = np.uint32(time >> 32)"])
-    lines += indent(2, [*(f"b{j} = 0.0" for j in range(p)), f"for nu in range({steps.batch}):"])
-    lines += indent(3, [f"for b in range({quarter}):", *indent(1, body(steps.four, "d", words))])
-    lines += indent(4, [f"z[{n * quarter} + b] = {value}" for n, value in enumerate(four)])
-    lines += indent(3, [*body(steps.noise, "n", label), f"xi = np.float64({text(steps.noise.outputs[0], 'n', label)})"])
-    lines += indent(
-        3, [*(f"s{j} = 0.0" for j in range(p)), *(f"t{r} = 0.0" for r in range(k)), f"for e in range({d}):"]
-    )
-    lines += indent(4, ["x = np.float64(z[e])", *(f"s{j} += {W[j]} * x" for j in range(p))])
-    lines += indent(4, [f"t{r} += W_star[{r * d} + e] * x" for r in range(k)])
-    lines += indent(3, [*body(steps.pulls, "f", fields), f"for e in range({d}):", "    x = np.float64(z[e])"])
-    keep = f"{steps.keep!r} * " if is_plain and steps.keep != 1.0 else ""
-    lines += indent(4, [f"{into[j]} = {keep}{into[j]} + ({pull[j]}) * x" for j in range(p)])
-    if steps.trains_second:
-        lines += indent(3, [f"b{j} += {pull[p + j]}" for j in range(p)])
+    lines += indent(2, [*(f"{b} = 0.0" for b in each("b")), f"for nu in range({steps.batch}):"])
+    blocks = [f"z[{n * quarter} + b]" for n in range(4)]
+    lines += indent(3, [f"for b in range({quarter}):", *indent(1, lines_of(steps.four, "d", words, blocks))])
+    lines += indent(3, lines_of(steps.noise, "n", [*words[:2], *words[3:]], ["noise"]))
+    fields = [*each("s"), *each("t", k)]
+    lines += indent(3, [*(f"{field} = 0.0" for field in fields), f"for e in range({d}):", "    x = np.float64(z[e])"])
+    lines += indent(4, [f"{field} += {row} * x" for field, row in zip(fields, W + stars, strict=True)])
+    # Since they are also stored, the compiler does not move a division by a constant into the loop over the entries.
+    slopes = [f"f{j} = slopes[{j}]" for j in range(p)] + each("g")
+    lines += indent(3, lines_of(steps.slopes, "l", [*fields, *each("a"), "np.float64(noise)"], slopes))
+    lines += indent(3, [f"{b} += {g}" for b, g in zip(each("b"), each("g"), strict=True)])
+    lines += indent(3, [f"for e in range({d}):", "    x = np.float64(z[e])"])
+    for j in range(p):
+        step = lines_of(steps.first, f"m{j}_", [W[j], f"(f{j} * x)"], [W[j]]) if is_plain else [f"{G[j]} += f{j} * x"]
+        lines += indent(4, step)
     if not is_plain:
-        lines += indent(2, [f"for e in range({p * d}):"])
-        if steps.momentum:
-            lines += indent(3, [f"V[e] = {steps.momentum!r} * V[e] + G[e]", f"W[e] = {steps.keep!r} * W[e] + V[e]"])
-        else:
-            lines += indent(3, [f"W[e] = {steps.keep!r} * W[e] + G[e]"])
-        lines += indent(3, ["G[e] = 0.0"])
+        move = lines_of(steps.first, "m", ["W[e]", "G[e]", *velocity], ["W[e]", *velocity])
+        lines += indent(2, [f"for e in range({p * d}):", *indent(1, move), "    G[e] = 0.0"])
     if steps.is_spherical:
         for j in range(p):
             lines += indent(2, ["q = 0.0", f"for e in range({d}):", f"    q += {W[j]} * {W[j]}"])
             lines += indent(2, [f"q = lengths[{j}] / math.sqrt(q)", f"for e in range({d}):", f"    {W[j]} *= q"])
-    lines += indent(2, [f"a{j} += b{j}" for j in range(p)])
+    for j in range(p):
+        lines += indent(2, lines_of(steps.second, f"h{j}_", [f"a{j}", f"b{j}"], [f"a{j}"]))
     lines += indent(1, [f"a[{j}] = a{j}" for j in range(p)])
     return "\n".join(lines) + "\n"
 
@@ -145,14 +159,13 @@ def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first
     def advance(n: int) -> None:
         kernel(W[n].ravel(), V[n].ravel(), a[n], W_star[n].ravel(), lengths[n], words[n], int(first), int(last))
 
-    with ThreadPoolExecutor(min(cores(), len(a))) as pool:
-        list(pool.map(advance, range(len(a))))
+    on_all_cores(advance, len(a))
     return type(weights)(W, V, a)
 
 
 def fits_a_kernel(steps: Steps) -> bool:
     """Whether the weights of one replica stay within the registers of a GPU multiprocessor."""
-    resident = (steps.p * (2 if steps.momentum else 1) + steps.k) * 4 * _power(steps.quarter)
+    resident = (steps.p * (2 if steps.has_momentum else 1) + steps.k) * 4 * _power(steps.quarter)
     return steps.batch == 1 and resident <= MAX_RESIDENT
 
 
@@ -175,7 +188,7 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
         parts = jnp.pad(x, [(0, 0), (0, 0), (0, 4 * quarter - d)]).reshape(replicas, -1, 4, quarter)
         return jnp.pad(parts, [(0, 0), (0, 0), (0, 0), (0, width - quarter)])
 
-    W, V, W_star = quartered(weights.W), quartered(weights.V if steps.momentum else weights.W[:, :0]), frozen.W_star
+    W, V, W_star = quartered(weights.W), quartered(weights.V if steps.has_momentum else weights.W[:, :0]), frozen.W_star
     W_star = quartered(W_star)
     span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
 
@@ -198,38 +211,36 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
                 return jnp.sum(sum(x * y for x, y in zip(row, z, strict=True)))
 
             xi = steps.noise.run([*key, jnp.uint32(0), low, high])[0].astype(jnp.float64)
-            pulls_of_sample = steps.pulls.run([*map(product, W), *map(product, star), *a, xi])
-            moves = [[pulls_of_sample[j] * x for x in z] for j in range(p)]
-            if steps.momentum:
-                V = [
-                    [steps.momentum * v + m for v, m in zip(*rows, strict=True)] for rows in zip(V, moves, strict=True)
-                ]
-                moves = V
-            W = [[steps.keep * w + m for w, m in zip(*rows, strict=True)] for rows in zip(W, moves, strict=True)]
+            slopes = steps.slopes.run([*map(product, W), *map(product, star), *a, xi])
+            gradient = [[slope * x for x in z] for slope in slopes[:p]]
+            rows = zip(W, gradient, *([V] if steps.has_momentum else []), strict=True)
+            after = [[steps.first.run(list(entry)) for entry in zip(*row, strict=True)] for row in rows]
+            W = [[entry[0] for entry in row] for row in after]
+            V = [[entry[1] for entry in row] for row in after] if steps.has_momentum else []
             if steps.is_spherical:
                 scales = [
                     length / jnp.sqrt(jnp.sum(sum(w * w for w in row))) for length, row in zip(lengths, W, strict=True)
                 ]
                 W = [[scale * w for w in row] for scale, row in zip(scales, W, strict=True)]
-            return W, V, [x + pulls_of_sample[p + j] for j, x in enumerate(a)] if steps.trains_second else a
+            return W, V, [steps.second.run(list(pair))[0] for pair in zip(a, slopes[p:], strict=True)]
 
         def rows_of(ref: Any, number: int) -> list[list[Array]]:
             return [[ref[0, j, n, :] for n in range(4)] for j in range(number)]
 
-        start = (rows_of(W_ref, p), rows_of(V_ref, p) if steps.momentum else [], [a_ref[0, j] for j in range(p)])
+        start = (rows_of(W_ref, p), rows_of(V_ref, p) if steps.has_momentum else [], [a_ref[0, j] for j in range(p)])
         W, V, a = jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)
         for j in range(p):
             a_out[0, j] = a[j]
             for n in range(4):
                 W_out[0, j, n, :] = W[j][n]
-                if steps.momentum:
+                if steps.has_momentum:
                     V_out[0, j, n, :] = V[j][n]
 
     def one(x: Array) -> Any:
         shape = (1, *x.shape[1:])
         return pallas.BlockSpec(shape, lambda i: (i, *[0] * (len(shape) - 1)))
 
-    if not steps.momentum:  # an empty array has no block
+    if not steps.has_momentum:  # an empty array has no block
         V = jnp.zeros((replicas, 1))
     inputs = (W, V, weights.a, W_star if k else jnp.zeros((replicas, 1)), frozen.lengths, frozen.words)
     W, V, a = pallas.pallas_call(
@@ -244,4 +255,4 @@ def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: An
     def joined(x: Array) -> Array:
         return x[..., :quarter].reshape(replicas, p, 4 * quarter)[..., :d]
 
-    return type(weights)(joined(W), joined(V) if steps.momentum else weights.V, a)
+    return type(weights)(joined(W), joined(V) if steps.has_momentum else weights.V, a)

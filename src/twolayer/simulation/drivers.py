@@ -1,6 +1,5 @@
-"""Drivers that advance replicas of the overlap process by many steps: XLA, one GPU kernel, or native code."""
+"""Drivers that advance replicas of the overlap process by many steps: on arrays by XLA, or by a program on scalars."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.loops import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
-from twolayer.compiler.scalar import Unsupported, scalarize
+from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows
+from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
 from twolayer.description import Watch
 from twolayer.simulation.overlap import (
@@ -28,7 +27,6 @@ from twolayer.simulation.overlap import (
     single_step,
 )
 
-MAX_OPS = 6000
 # Samples of a batch held at once: as many as fit the caches of a core, and as many as fill a GPU.
 BLOCK, GPU_BLOCK = 2**13, 2**22
 # Samples of all replicas that are advanced at once.
@@ -53,9 +51,6 @@ class RunState(NamedTuple):
     thresholds: Any  # one on the risk and one on the overlaps, for each replica
     words: Any  # two words of a key for each replica
     crossing: Any  # for each threshold the first step at which it was crossed, -1 before
-
-
-Advance = Callable[[RunState, Any, Any], RunState]
 
 
 @eqx.filter_jit
@@ -130,7 +125,7 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
 
 
 def written_out(setting: Setting, watch: Watch) -> WrittenOut:
-    """One step as a program on scalars; raises `Unsupported` where that is impossible or would be too long."""
+    """One step as a program on scalars; raises `Unsupported` where that is impossible."""
     word = jax.ShapeDtypeStruct((), jnp.uint32)
 
     def draws(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Draw, Any]:
@@ -149,42 +144,13 @@ def written_out(setting: Setting, watch: Watch) -> WrittenOut:
 
     size = watch.size(k)
     program = scalarize(step, state, real((size,)), real((p,)), real((2,)), drawn, at)
-    if len(program.ops) > MAX_OPS:
-        raise Unsupported(f"{len(program.ops)} operations")
     numbers = sum(int(np.prod(leaf.shape)) for leaf in state) + size
     return WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p + 2)
 
 
-def _flat(run: RunState) -> list[Any]:
-    """The numbers of the state as arrays over replicas: the entries of M, L and a, then the crossing steps."""
-    replicas = len(run.crossing)
-    return [row for part in (*run.state, run.crossing) for row in part.reshape(replicas, -1).T]
-
-
-def _unflat(run: RunState, rows: Any) -> RunState:
-    stack = jnp.stack if isinstance(rows, list) else np.stack
-    parts, place = [], 0
-    for part in (*run.state, run.crossing):
-        size = int(np.prod(part.shape[1:]))
-        parts.append(stack([*rows[place : place + size]], axis=1).reshape(part.shape) if size else part)
-        place += size
-    return run._replace(state=State(*parts[:3]), crossing=parts[3])
-
-
-def _fixed(run: RunState) -> list[Any]:
-    return [*run.lengths.T, *run.thresholds.T]
-
-
-def advance_vector(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
-    """Advance all replicas by the program on scalars, each number being a vector over replicas (any GPU)."""
-    return _unflat(run, by_vectors(program, _flat(run), _fixed(run), list(run.words.T), first, last))
-
-
-def advance_kernel(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
-    """Advance all replicas by one GPU kernel for many steps, which keeps the state in registers."""
-    return _unflat(run, by_kernel(program, _flat(run), _fixed(run), list(run.words.T), first, last))
-
-
-def advance_native(program: Native, run: RunState, first: Any, last: Any) -> RunState:
-    """Advance all replicas by native code, in blocks of replicas on all cores this process may use."""
-    return _unflat(run, by_native(program, _flat(run), _fixed(run), list(run.words.T), first, last))
+def advance_written(loop: Loop, run: RunState, first: Any, last: Any) -> RunState:
+    """Advance all replicas by the loop of a program on scalars."""
+    moving = (*run.state, run.crossing)
+    rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), list(run.words.T), first, last)
+    *state, crossing = from_rows(moving, rows)
+    return run._replace(state=State(*state), crossing=crossing)

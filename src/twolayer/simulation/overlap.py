@@ -150,29 +150,30 @@ def absorbed(
     return jax.lax.scan(rotated_in, along, (jnp.arange(n), columns))[1].T
 
 
-def pulls(problem: Problem, training: SGD, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
-    r"""The change that one sample makes to each neuron and output weight: minus the rates times the derivatives.
-
-    .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
-              \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
-    """
+def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
+    r"""The derivatives of the loss of one sample by its fields and by the output weights."""
     y = problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi
 
     def loss(lam: Array, a: Array) -> Array:
         return problem.loss(y, problem.student(lam, a))
 
-    by_field, by_weight = jax.grad(loss, argnums=(0, 1))(lam, a)
-    rate = training.learning_rate / problem.d
-    pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
-    return pull, -training.layer_ratio * rate * by_weight
+    return jax.grad(loss, argnums=(0, 1))(lam, a)
 
 
 def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
-    """The pulls of the sample with the given coordinates."""
+    r"""The change that one sample makes to each neuron and output weight: minus the rates times the derivatives.
+
+    .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
+              \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
+    """
+    problem, training = setting.problem, setting.training
     p = setting.problem.p
     lam_star = jnp.asarray(setting.root) @ g_star
     lam = state.M[-p:] @ g_star + state.L[-p:] @ g
-    return pulls(setting.problem, setting.training, lam, lam_star, state.a, xi)
+    by_field, by_weight = gradients(problem, lam, lam_star, state.a, xi)
+    rate = training.learning_rate / problem.d
+    pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
+    return pull, -training.layer_ratio * rate * by_weight
 
 
 def moved(setting: Setting, state: State) -> State:

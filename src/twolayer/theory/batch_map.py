@@ -5,7 +5,7 @@ and :math:`E^\perp`. In these coordinates the mean of a step is a step of gradie
 the part that a batch adds in new directions is a matrix whose square is known. No matrix is inverted.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
-from twolayer.core.pace import Pace
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
+from twolayer.description import ROW, AbstractDescription, Applies, Exactness, Plan, Record, Watch
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
+from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
@@ -224,103 +224,77 @@ class BatchMap(AbstractDescription):
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.engine.choose(problem, NEEDED)
         variants = engine.variants()
-        settings = [(variant, plan.starts) for variant in variants]
-        settings += [(variants[0], nudged(plan.starts, sign)) for sign in (1.0, -1.0)]
-        paths, crossings = [], []
-        for number, (variant, starts) in enumerate(settings):
-            share = 1.0 / len(settings)
-            path, crossing = self._follow(variant, problem, training, plan, starts, number * share, share)
-            paths.append(path)
-            crossings.append(crossing)
-        result = carried(engine.combine, paths[: len(variants)], paths[len(variants) :])
-        Q, M, a, risk = (np.asarray(x) for x in result.value)
-        lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
-        Q, M, a, risk, risk_error, error = (
-            blanked(lost, x) for x in (Q, M, a, risk, result.error[3], largest(*result.error[:3]))
-        )
-        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
-        times = Watch.of(plan).times(crossings[0], problem.k, training.clock(problem))
-        return Record(Q, M, a, risk, risk_error, error, status, *times, engine.name)
+        starts = [(variant, plan.starts) for variant in variants]
+        starts += [(variants[0], nudged(plan.starts, sign)) for sign in (1.0, -1.0)]
+        watch, data = Watch.of(plan), as_data((problem, training))
 
-    def _follow(
-        self, engine: Chosen, problem: Problem, training: SGD, plan: Plan, starts: Overlaps, done: float, share: float
-    ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """Q, M, a and excess risk at the save points with one variant of the engines, and the crossing steps."""
-        data = (engine, *as_data((problem, training)), starts.P, Watch.of(plan))
-        run = _begin(*data, starts, Watch.thresholds(plan))
-        saved = [_measured(*data, run)]
-        for first, last, is_saved in Pace().strides(plan.steps):
-            run = jax.block_until_ready(_advance(self.finite, *data, run, np.asarray(first), np.asarray(last)))
-            if is_saved:
-                saved.append(_measured(*data, run))
-            plan.progress(done + share * last / int(plan.steps[-1]))
-        crossing = np.asarray(_watched(*data, run, np.asarray(plan.steps[-1])).crossing)
-        path = (np.stack([np.asarray(x) for x in column], axis=1) for column in zip(*saved, strict=True))
-        return tuple(np.where(np.isfinite(x), x, np.nan) for x in path), crossing
+        def stepper(variant: Chosen, start: Overlaps) -> Stepper:
+            setting = _Setting(variant, *data, start.P, watch, self.finite)
+            return Stepper(
+                _begin(setting, start, Watch.thresholds(plan)), partial(_advance, setting), partial(_measured, setting)
+            )
+
+        saved, interrupted = run_each([partial(stepper, *start) for start in starts], plan.steps, plan)
+        if interrupted:  # errors need all of them
+            raise KeyboardInterrupt
+        paths = [tuple(np.where(np.isfinite(x[name]), x[name], np.nan) for name in ROW[:4]) for x in saved]
+        result = carried(engine.combine, paths[: len(variants)], paths[len(variants) :])
+        numbers = (*result.value, result.error[3], largest(*result.error[:3]))
+        rows, status = sealed(plan, dict(zip(ROW, map(np.asarray, numbers), strict=True)))
+        times = watch.times(saved[0]["crossing"][:, -1], problem.k, training.clock(problem))
+        Q, M, a, risk, risk_error, overlap_error = (rows[name] for name in ROW)
+        return Record(Q, M, a, risk, risk_error, overlap_error, status, *times, engine.name)
+
+
+class _Setting(eqx.Module):
+    """The fixed data of a step."""
+
+    engine: Chosen
+    problem: Problem
+    training: SGD
+    P: Any
+    watch: Watch
+    finite: bool = eqx.field(static=True)
+
+    def seen(self, run: _RunState) -> tuple[Overlaps, Float[Array, ""]]:
+        """The overlaps and the excess risk."""
+        overlaps = overlaps_of(run.frame, self.P)
+        return overlaps, self.engine.parts(self.problem, overlaps, ("excess_risk",))["excess_risk"]
 
 
 @eqx.filter_jit
-def _begin(
-    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, starts: Overlaps, thresholds: Any
-) -> _RunState:
+def _begin(setting: _Setting, starts: Overlaps, thresholds: Any) -> _RunState:
     def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
-        frame = frame_of(Overlaps(Q, M, P, a), training.has_momentum)
-        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(watch.size(problem.k), -1.0))
+        frame = frame_of(Overlaps(Q, M, setting.P, a), setting.training.has_momentum)
+        never = jnp.full(setting.watch.size(setting.problem.k), -1.0)
+        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, never)
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
 
 
-def _for_each(function: Callable[[_RunState], Any], run: _RunState) -> Any:
-    return jax.lax.map(function, run, batch_size=min(TOGETHER, len(run.crossing)))
+@eqx.filter_jit
+def _measured(setting: _Setting, run: _RunState) -> dict[str, Array]:
+    def one(run: _RunState) -> dict[str, Array]:
+        overlaps, risk = setting.seen(run)
+        return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "excess_risk": risk, "crossing": run.crossing}
+
+    return jax.lax.map(one, run, batch_size=min(TOGETHER, len(run.crossing)))
 
 
 @eqx.filter_jit
-def _measured(
-    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState
-) -> tuple[Array, Array, Array, Array]:
-    def one(run: _RunState) -> tuple[Array, Array, Array, Array]:
-        overlaps = overlaps_of(run.frame, P)
-        risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
-        return overlaps.Q, overlaps.M, overlaps.a, risk
-
-    return _for_each(one, run)
-
-
-@eqx.filter_jit
-def _watched(
-    engine: Chosen, problem: Problem, training: SGD, P: Array, watch: Watch, run: _RunState, last: Any
-) -> _RunState:
-    """The run with thresholds that are reached at its last step; a step checks the state before it only."""
-
-    def one(run: _RunState) -> _RunState:
-        overlaps = overlaps_of(run.frame, P)
-        risk = engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
-        return run._replace(crossing=watch.crossed(overlaps, risk, run.thresholds, run.crossing, last))
-
-    return _for_each(one, run) if watch.is_on else run
-
-
-@eqx.filter_jit
-def _advance(
-    finite: bool,
-    engine: Chosen,
-    problem: Problem,
-    training: SGD,
-    P: Array,
-    watch: Watch,
-    run: _RunState,
-    first: Any,
-    last: Any,
-) -> _RunState:
+def _advance(setting: _Setting, run: _RunState, first: Any, last: Any) -> _RunState:
     """Advance all replicas from one step to another."""
+    problem, training, P, watch = setting.problem, setting.training, setting.P, setting.watch
 
     def one(run: _RunState) -> _RunState:
         def step(number: Array, run: _RunState) -> _RunState:
-            frame, risk = map_step(problem, training, engine, P, run.lengths, run.frame, finite)
+            frame, risk = map_step(problem, training, setting.engine, P, run.lengths, run.frame, setting.finite)
             before = overlaps_of(run.frame, P)
             crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))
             return run._replace(frame=frame, crossing=crossing)
 
-        return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, run)
+        run = jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, run)
+        # A step checks the state before it only, whose risk it knows.
+        return run._replace(crossing=watch.crossed(*setting.seen(run), run.thresholds, run.crossing, last))
 
-    return _for_each(one, run)
+    return jax.lax.map(one, run, batch_size=min(TOGETHER, len(run.crossing)))

@@ -1,34 +1,26 @@
 """Dynamical mean-field theory: training on reused samples, as d and the number of samples grow together."""
 
+import itertools
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput, NotApplicable
-from twolayer.description import (
-    AbstractDescription,
-    Applies,
-    Exactness,
-    Plan,
-    Record,
-    Status,
-    blanked,
-    first_crossings,
-    is_alive,
-)
-from twolayer.expectation import Auto, Chosen, choose
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
+from twolayer.expectation import Auto, Chosen, choose, risks_of
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
+from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import largest
-from twolayer.theory.reuse.frame import FramePath, follow, gradients_per_step
+from twolayer.theory.reuse.frame import gradients_per_step, stepper
 from twolayer.theory.reuse.sobol import Net, scrambled_net
-from twolayer.theory.reuse.typical_samples import Layout, coordinates_needed, make_cloud
+from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples, coordinates_needed, make_cloud
 from twolayer.training import SGD
 
 # Batches that are smaller than this fraction of d belong to another limit, that of the ODE.
@@ -109,16 +101,22 @@ class DMFT(AbstractDescription):
         size = training.set_size(problem) or training.samples_per_step(problem)
         alpha = np.asarray(size / problem.d)
         problem_data, methods = as_data((problem, phases))
-        rows: list[list[_Seen]] = []
-        for net in nets:
-            cloud = make_cloud(problem_data, plan.starts.P, layout, share, net, self.log2_points)
-            rows.append([])
-            for replica in range(plan.replicas):
-                start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
-                path = follow(problem_data, methods, firsts, alpha, start, cloud, steps)
-                rows[-1].append(_seen(problem, training, path, np.asarray(start.P), plan.steps, float(alpha)))
-                plan.progress((len(rows) - 1 + (replica + 1) / plan.replicas) / len(nets))
-        clouds = [_Seen(*(np.stack(x) for x in zip(*replicas, strict=True))) for replicas in rows]
+
+        @lru_cache(maxsize=1)  # all replicas of a net use one cloud
+        def cloud(number: int) -> TypicalSamples:
+            return make_cloud(problem_data, plan.starts.P, layout, share, nets[number], self.log2_points)
+
+        def run_of(number: int, replica: int) -> Stepper:
+            start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
+            return stepper(problem_data, methods, firsts, alpha, start, cloud(number))
+
+        runs = itertools.product(range(len(nets)), range(plan.replicas))
+        saved, interrupted = run_each([partial(run_of, *run) for run in runs], plan.steps, plan)
+        if interrupted:  # the mean and its error need all nets
+            raise KeyboardInterrupt
+        seen = [_seen(problem, training, run, np.asarray(plan.starts.P), plan.steps, float(alpha)) for run in saved]
+        of_net = (seen[first : first + plan.replicas] for first in range(0, len(seen), plan.replicas))
+        clouds = [_Seen(*(np.stack(x) for x in zip(*replicas, strict=True))) for replicas in of_net]
         return self._record(problem, training, plan, clouds)
 
     def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
@@ -144,13 +142,13 @@ class DMFT(AbstractDescription):
     def _record(self, problem: Problem, training: SGD, plan: Plan, clouds: "list[_Seen]") -> Record:
         engine = choose(problem, ("excess_risk",))
         alive = np.all([is_alive(seen.Q, seen.a, plan.limit) for seen in clouds], axis=0)
-        lost = ~np.logical_and.accumulate(alive, axis=1)
-        clouds = [_Seen(*(blanked(lost, x) for x in seen)) for seen in clouds]
+        rows = [sealed(plan, seen._asdict(), alive) for seen in clouds]
+        clouds, status = [_Seen(**row) for row, _ in rows], rows[0][1]
         result = by_scatter(tuple(clouds))
         mean, spread = result.value, _Seen(*(np.maximum.accumulate(x, axis=1) for x in result.error))
 
         def risks(variant: Chosen, seen: _Seen) -> np.ndarray:
-            return np.asarray(_risks(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
+            return np.asarray(risks_of(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
 
         # The scatter of the risk follows from that of the overlaps; one variant of the engine is enough for it.
         variants = engine.variants()
@@ -167,7 +165,6 @@ class DMFT(AbstractDescription):
         others |= {"C": mean.C, "C_error": spread.C.max(axis=(-2, -1))}
         if gradients_per_step(training) == 1:
             others |= {"R": mean.R, "R_error": spread.R.max(axis=(-2, -1))}
-        status = np.where(lost.any(axis=1), Status.DIVERGED, Status.DONE).astype(np.int8)
         crossings = first_crossings(plan, risk, mean.Q, mean.M)
         name = f"{engine.name}; sample process: {len(clouds)} scrambled nets of {2**self.log2_points} points"
         return Record(mean.Q, mean.M, mean.a, risk, risk_error, overlap_error, status, *crossings, name, others=others)
@@ -184,40 +181,18 @@ class _Seen(NamedTuple):
     R: Any
 
 
-def _seen(problem: Problem, training: SGD, path: FramePath, P: np.ndarray, steps: np.ndarray, alpha: float) -> _Seen:
-    """Overlaps and kernels of a path at the save points."""
+def _seen(
+    problem: Problem, training: SGD, saved: Mapping[str, np.ndarray], P: np.ndarray, steps: np.ndarray, alpha: float
+) -> _Seen:
+    """Overlaps and kernels of a run at the save points."""
     p, k = problem.p, problem.k
-    B = np.asarray(path.B)[steps]
+    B, a, risk, behind = (saved[name][0] for name in ("B", "a", "risk", "behind"))
     C = np.einsum("tix,sjx->tsij", B, B)
     M = B[:, :, :k] @ np.linalg.cholesky(P).T
     R = np.zeros((len(steps), len(steps), p, p))
     if gradients_per_step(training) == 1 and np.all(np.isfinite(B)):
-        whole = _behind(B[:, :, k + p :].reshape(len(steps) * p, -1), path.gram) / np.sqrt(alpha)
-        R = np.moveaxis(whole.reshape(len(steps), p, -1, p)[:, :, steps], 1, 2)
-    return _Seen(C[np.arange(len(steps)), np.arange(len(steps))], M, path.a[steps], path.training_risk[steps], C, R)
-
-
-def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
-    """The rows times the inverse of the factor: the noise of weights in terms of the noise of gradients.
-
-    A gradient that lies in the span of earlier ones has no pivot, and its response is zero.
-    """
-    from scipy.linalg import solve_triangular
-
-    is_free = np.diagonal(gram) > 0.0
-    whole = gram + np.diag(np.where(is_free, 0.0, 1.0))
-    return np.where(is_free, solve_triangular(whole, rows.T, lower=True, trans=1).T, 0.0)
-
-
-@eqx.filter_jit
-def _risks(engine: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Array:
-    """The excess risk at overlaps with the leading axes (rows, times)."""
-
-    def one(row: tuple[Array, Array, Array]) -> Array:
-        return engine.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
-
-    flat = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
-    return jax.lax.map(one, flat, batch_size=8).reshape(a.shape[:2])
+        R = np.moveaxis((behind / np.sqrt(alpha)).reshape(len(steps), p, -1, p)[:, :, steps], 1, 2)
+    return _Seen(C[np.arange(len(steps)), np.arange(len(steps))], M, a, risk, C, R)
 
 
 def _refusal(problem: Problem, training: SGD) -> str:

@@ -10,25 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from twolayer.compiler.loops import WrittenOut, by_kernel, by_native, by_vectors, has_numba, native
-from twolayer.compiler.scalar import Unsupported
-from twolayer.core.checkpoint import Place
+from twolayer.compiler.loops import WrittenOut, as_rows, from_rows, loop_here, written
 from twolayer.core.errors import NotApplicable
-from twolayer.core.pace import Pace
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, Watch, blanked, is_alive
-from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along
+from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Watch, blanked
+from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along, risks_of
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
+from twolayer.stepping import Course, Stepper, run_steps, sealed
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.paths import (
     Kept,
     OverlapPath,
     PathSetting,
     advance_xla,
-    as_rows,
-    from_rows,
     in_long_steps,
     without_dimension,
     written_out,
@@ -77,8 +73,8 @@ class SDE(AbstractDescription):
     samples
         How many samples a step takes with ``noise="samples"``.
     backend
-        ``"native"`` compiles the step to machine code where it can be written out (numba installed), ``"xla"`` runs
-        anywhere; ``"auto"`` takes native code on a CPU where it can.
+        ``"native"`` compiles the step to machine code where it can be written out, ``"xla"`` runs anywhere; ``"auto"``
+        takes native code on a CPU where it can.
     engine
         How the engines of the Gaussian moments are chosen.
     """
@@ -123,7 +119,7 @@ class SDE(AbstractDescription):
         fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
         settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
-        program = self._program(settings[0])
+        program = written(self.backend, partial(written_out, settings[0]))
         # Following a few paths again costs less than compiling for another number of paths.
         is_few = program is None and plan.replicas <= FEW
         probes = begun if is_few else jax.tree.map(lambda x: x[:PROBES], begun)
@@ -131,31 +127,24 @@ class SDE(AbstractDescription):
         def probe(
             setting: PathSetting, dt: float, draws: int = 1, amplitude: float = scatter
         ) -> tuple[np.ndarray, ...]:
-            scalar_program = program if setting is settings[0] else None
-            scalar_program = (
-                scalar_program
-                if scalar_program is None or draws == 1
-                else in_long_steps(setting, scalar_program, draws)
-            )
-            advance = _driver(setting, scalar_program, probes.words, draws)[0]
-            saved, interrupted = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
-            if interrupted:
+            own = program if setting is settings[0] else None
+            own = own if own is None or draws == 1 else in_long_steps(setting, own, draws)
+            advance = _driver(self.backend, setting, own, probes.words, draws)[0]
+            course = _follow(advance, probes, plan.times, _counts(plan.times, dt) // draws, amplitude)
+            if course.interrupted:
                 raise KeyboardInterrupt
-            return _stacked(saved)
+            return _overlaps(course)
 
         def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, np.asarray(_risk(setting, *path)))
+            return (*path, np.asarray(risks_of(setting.engine, setting.problem, plan.starts.P, *path)))
 
         dt = self.dt
         if dt is None:
             without_noise = partial(probe, settings[0], amplitude=0.0)
             span, finest = float(plan.times[-1]), float(plan.times[-1] / plan.steps[-1])
             dt = _resolved(without_noise, span, finest, TOLERANCE * scatter, self.method)
-        advance, driver = _driver(settings[0], program, begun.words, 1)
-        counts = _counts(plan.times, float(dt))
-        saved, interrupted = _follow(advance, begun, plan.times, counts, scatter, plan.progress, plan.checkpoint)
-        if interrupted and len(saved) < 2:
-            raise KeyboardInterrupt
+        advance, driver = _driver(self.backend, settings[0], program, begun.words, 1)
+        course = _follow(advance, begun, plan.times, _counts(plan.times, float(dt)), scatter, plan)
         # Errors come from paths with the same noise: with each variant of the engines, and in steps twice as long.
         results = [with_risk(setting, probe(setting, float(dt))) for setting in settings]
         coarse = with_risk(settings[0], probe(settings[0], float(dt), draws=2))
@@ -164,7 +153,7 @@ class SDE(AbstractDescription):
         apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
         errors = jax.tree.map(np.add, probed.error, apart)
         name = f"{engine.name}; steps: {driver}, dt = {float(dt):.3g}"
-        return _record(engine, problem, plan, saved, errors, name, interrupted)
+        return _record(engine, problem, plan, course, errors, name)
 
     def _takes_samples(self, problem: Problem) -> bool:
         if self.noise != "auto":
@@ -174,38 +163,20 @@ class SDE(AbstractDescription):
         except NotApplicable:
             return True
 
-    def _program(self, setting: PathSetting) -> WrittenOut | None:
-        """One step as a program on scalars; None where the backend or the problem excludes it."""
-        if self.backend == "native" and not has_numba():
-            raise NotApplicable("Native code needs numba installed.")
-        if self.backend == "xla":
-            return None
-        try:
-            return written_out(setting)
-        except Unsupported as missing:
-            if self.backend == "native":
-                raise NotApplicable(f"No native code for this step: it contains `{missing}`.") from None
-            return None
-
 
 _Advance = Callable[[OverlapPath, Kept, int, int], OverlapPath]
 
 
-def _driver(setting: PathSetting, program: WrittenOut | None, words: Any, draws: int) -> tuple[_Advance, str]:
-    """The function that advances paths on this device, by the program if there is one, and its name."""
+def _driver(
+    backend: str, setting: PathSetting, program: WrittenOut | None, words: Any, draws: int
+) -> tuple[_Advance, str]:
+    """The function that advances paths on this machine, by the program if there is one, and the name of its backend."""
     if program is None:
-        return partial(_by_arrays, setting, words, draws), "xla"
-    on_cpu = jax.default_backend() == "cpu"
-    if on_cpu and has_numba():
-        step, name = partial(by_native, native(program, len(words))), "native"
-    elif not on_cpu and "NVIDIA" in jax.devices()[0].device_kind:
-        step, name = partial(by_kernel, program), "GPU kernel"
-    else:
-        step, name = partial(by_vectors, program), "xla"
-    rows = list(np.asarray(words).T)
+        return lambda path, *rest: advance_xla(setting, path, rest[0], words, np.asarray(draws), *rest[1:]), "xla"
+    loop, name = loop_here(backend, program, len(words))
 
-    def advance(path: OverlapPath, kept: Kept, first: int, last: int) -> OverlapPath:
-        return from_rows(path, step(as_rows(path), as_rows(kept), rows, np.asarray(first), np.asarray(last)))
+    def advance(path: OverlapPath, kept: Kept, first: Any, last: Any) -> OverlapPath:
+        return from_rows(path, loop(as_rows(path), as_rows(kept), list(words.T), first, last))
 
     return advance, name
 
@@ -238,78 +209,29 @@ def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
     return 2 * np.maximum(1, np.ceil(np.diff(times) / (2.0 * dt) * (1.0 - 1e-9))).astype(np.int64)
 
 
-def _by_arrays(
-    setting: PathSetting, words: Any, draws: int, path: OverlapPath, kept: Kept, first: int, last: int
-) -> OverlapPath:
-    numbers = (np.asarray(x) for x in (draws, first, last))
-    return jax.block_until_ready(advance_xla(setting, path, kept, words, *numbers))
-
-
 def _follow(
-    advance: _Advance,
-    begun: _Begun,
-    times: np.ndarray,
-    counts: np.ndarray,
-    amplitude: float,
-    progress: Callable[[float], None] = lambda fraction: None,
-    place: Place | None = None,
-) -> tuple[list[OverlapPath], bool]:
-    """The paths at the save points, with ``counts`` steps between them, and whether the run was interrupted."""
+    advance: _Advance, begun: _Begun, times: np.ndarray, counts: np.ndarray, amplitude: float, plan: Plan | None = None
+) -> Course:
+    """The paths at the save points, with ``counts`` steps between them; with a plan, its progress and checkpoint."""
     points = np.concatenate([[0], np.cumsum(counts)])
-    begin, path, saved = _resumed(place, begun)
-    try:
-        for first, last, is_saved in Pace().strides(np.append(begin, points[points > begin])):
-            interval = len(saved) - 1
-            step = float(times[interval + 1] - times[interval]) / int(counts[interval])
-            offset = float(times[interval]) - int(points[interval]) * step
-            common = (np.full(len(begun.lengths), x) for x in (step, offset, amplitude))
-            path = advance(path, Kept(begun.lengths, begun.thresholds, *common), first, last)
-            if is_saved:
-                saved.append(path)
-            progress(last / int(points[-1]))
-            if place is not None and place.is_due:
-                _keep(place, last, path, saved)
-    except KeyboardInterrupt:
-        return saved, True
-    return saved, False
+
+    def forward(path: OverlapPath, first: Any, last: Any) -> OverlapPath:
+        interval = int(np.searchsorted(points, first, side="right")) - 1
+        step = float(times[interval + 1] - times[interval]) / int(counts[interval])
+        offset = float(times[interval]) - int(points[interval]) * step
+        common = (np.full(len(begun.lengths), x) for x in (step, offset, amplitude))
+        return advance(path, Kept(begun.lengths, begun.thresholds, *common), first, last)
+
+    stepper = Stepper(begun.path, forward, OverlapPath._asdict)
+    return run_steps(stepper, points) if plan is None else run_steps(stepper, points, plan.progress, plan.checkpoint)
 
 
-def _keep(place: Place, step: int, path: OverlapPath, saved: list[OverlapPath]) -> None:
-    """Write the current paths and those at the save points to the checkpoint."""
-    now = {f"path {name}": np.asarray(x) for name, x in path._asdict().items()}
-    columns = zip(OverlapPath._fields, zip(*saved, strict=True), strict=True)
-    place.save(
-        now | {f"saved {name}": np.stack([np.asarray(x) for x in column]) for name, column in columns} | {"step": step}
-    )
-
-
-def _resumed(place: Place | None, begun: _Begun) -> tuple[int, OverlapPath, list[OverlapPath]]:
-    """The step, the paths and the saved points of an earlier, killed run; those of the start if there was none."""
-    kept = None if place is None else place.load()
-    if kept is None:
-        return 0, begun.path, [begun.path]
-    columns = [kept[f"saved {name}"] for name in OverlapPath._fields]
-    path = OverlapPath(*(kept[f"path {name}"] for name in OverlapPath._fields))
-    return int(kept["step"]), path, [OverlapPath(*row) for row in zip(*columns, strict=True)]
-
-
-def _stacked(saved: list[OverlapPath]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _overlaps(course: Course) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Q, M and a of all paths (paths, times, ...), NaN where they are not finite."""
-    columns = ([np.asarray(x) for x in column] for column in zip(*((x.Q, x.M, x.a) for x in saved), strict=True))
-    Q, M, a = (np.stack(column, axis=1) for column in columns)
+    Q, M, a = (course.saved[name] for name in ("Q", "M", "a"))
     whole = [np.isfinite(x).reshape(*x.shape[:2], -1).all(axis=2) for x in (Q, M, a)]
     lost = ~np.logical_and.reduce(whole)
     return blanked(lost, Q), blanked(lost, M), blanked(lost, a)
-
-
-@eqx.filter_jit
-def _risk(setting: PathSetting, Q: Any, M: Any, a: Any) -> Array:
-    def one(row: tuple[Array, Array, Array]) -> Array:
-        overlaps = Overlaps(row[0], row[1], jnp.asarray(setting.P), row[2])
-        return setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
-
-    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (Q, M, a))
-    return jax.lax.map(one, flat, batch_size=64).reshape(a.shape[:2])
 
 
 def _resolved(
@@ -343,23 +265,14 @@ def _mean_distance(errors: np.ndarray) -> np.ndarray:
     return np.where(number > 0, np.where(there, errors, 0.0).sum(axis=0) / np.maximum(number, 1), np.inf)
 
 
-def _record(
-    engine: Chosen, problem: Problem, plan: Plan, saved: list[OverlapPath], errors: Any, name: str, interrupted: bool
-) -> Record:
-    Q, M, a = _stacked(saved)
-    lost = ~np.logical_and.accumulate(is_alive(Q, a, plan.limit), axis=1)
-    missing = len(plan.times) - len(saved)
-    Q, M, a = (
-        np.pad(blanked(lost, x), [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
-        for x in (Q, M, a)
-    )
+def _record(engine: Chosen, problem: Problem, plan: Plan, course: Course, errors: Any, name: str) -> Record:
+    rows, status = sealed(plan, dict(zip(("Q", "M", "a"), _overlaps(course), strict=True)))
+    Q, M, a = rows.values()
     risk, risk_error = risk_along(engine, problem, Q, M, plan.starts.P, a)
     error, more = (_mean_distance(x) for x in (largest(*errors[:3]), errors[3]))
-    ended = Status.UNFINISHED if missing else Status.DONE
-    status = np.where(lost.any(axis=1), Status.DIVERGED, ended).astype(np.int8)
-    cut = int(np.sum(np.asarray(saved[-1].outside) > 0.0))
+    cut = int(np.sum(course.saved["outside"][:, -1] > 0.0))
     if cut:
         name += f"; {cut} of {plan.replicas} paths cut off at the boundary of positive overlaps"
     overlap_error = np.where(np.isnan(risk), np.nan, error[None, :])
-    times = Watch.of(plan).times(saved[-1].crossing, problem.k)
-    return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, interrupted)
+    times = Watch.of(plan).times(course.saved["crossing"][:, -1], problem.k)
+    return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, course.interrupted)

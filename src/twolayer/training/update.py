@@ -38,16 +38,13 @@ def looked_ahead(problem: Problem, rate: Any, weights: Weights, gradient: Gradie
     return weights._replace(W=weights.W - rate / problem.d * gradient[0])
 
 
-def update(
-    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: Gradient
-) -> Weights:
-    r"""Return the weights after one step, given the gradient of the summed loss.
+def moved(problem: Problem, training: SGD, weights: Weights, gradient: Gradient) -> Weights:
+    r"""Return the weights after one step but before the constraint; each column is moved on its own.
 
     .. math:: W^+ = (1 - \gamma_d \lambda_w) W - \frac{\gamma}{d} \nabla_W \sum_\nu \ell^\nu, \qquad
               a^+ = a - \kappa \frac{\gamma}{d} \nabla_a \sum_\nu \ell^\nu
 
-    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step; on the sphere each row then
-    returns to its initial length.
+    with :math:`\gamma_d = \gamma n_b / d`; heavy ball adds :math:`\beta V` to the step.
     """
     W, V, a = weights
     rate = training.learning_rate / problem.d
@@ -57,9 +54,18 @@ def update(
     decay = training.weight_decay * rate * training.samples_per_step(problem)
     W, move = (1.0 - decay) * W, -rate * gradient[0]
     if training.has_momentum:
-        W, V = training.method.advance(W, V, move)
-    else:
-        W = W + move
-    if training.is_spherical:
-        W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
-    return Weights(W, V, a)
+        return Weights(*training.method.advance(W, V, move), a)
+    return Weights(W + move, V, a)
+
+
+def update(
+    problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: Gradient
+) -> Weights:
+    """Return the weights after one step, given the gradient of the summed loss; see `moved`.
+
+    On the sphere each row then returns to its initial length.
+    """
+    weights = moved(problem, training, weights, gradient)
+    if not (training.is_spherical and training.trains_first):
+        return weights
+    return weights._replace(W=weights.W * (lengths / jnp.linalg.norm(weights.W, axis=1))[:, None])

@@ -16,7 +16,7 @@ import numpy as np
 
 from twolayer.ask import Ask, Training
 from twolayer.compiler.loops import has_numba
-from twolayer.core.pace import cores
+from twolayer.core.machine import cores
 from twolayer.description import AbstractDescription
 from twolayer.expectation import Chosen, estimate
 from twolayer.expectation.auto import operations

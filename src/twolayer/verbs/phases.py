@@ -9,9 +9,11 @@ import numpy as np
 
 from twolayer.ask import Training
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Plan, Record, Status
+from twolayer.description import ROW, AbstractDescription, Applies, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
+from twolayer.stepping import padded
 from twolayer.training import SGD
+from twolayer.training.clock import Clock
 from twolayer.verbs.places import run_part
 
 
@@ -41,7 +43,7 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     firsts = np.array([0.0, *training.switches]) if in_time else clock.first_steps
     ends, last = np.append(firsts[1:], np.inf), points[-1]
     pieces: list[Record] = []
-    starts = plan.starts
+    record: Any = None
     for number, phase in enumerate(training.phases):
         first, end = firsts[number], min(ends[number], last)
         if first >= last and number:
@@ -53,46 +55,48 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
         def share(fraction: float, first: Any = first, end: Any = end) -> None:
             plan.progress(float((first + fraction * (end - first)) / last))
 
-        keys = plan.keys if number == 0 else renewed(plan.keys, number)
-        ticks = clock.clocks[number]
-        steps, times = (ticks.steps_at(own), own) if in_time else (own, ticks.time(own))
+        begun = plan if record is None else continued(plan, record, number)
+        steps, times = _on_clock(clock.clocks[number], own, in_time)
         # A replica that has crossed its thresholds goes on: the next phase is one for all, and the record is cut later.
-        part = dataclasses.replace(
-            plan, starts=starts, keys=keys, steps=steps, times=times, progress=share, stops=False
-        )
+        part = dataclasses.replace(begun, steps=steps, times=times, progress=share, stops=False)
         record = run_part(description, problem, phase, part, f"phase {number}")
         if record.interrupted:
             raise KeyboardInterrupt
         pieces.append(_cut(record, wanted, float(first if in_time else clock.first_times[number])))
-        Q, M, a = (jnp.asarray(x[:, -1]) for x in (record.Q, record.M, record.a))
-        starts = Overlaps(Q, M, starts.P, a)
         if not np.all(np.asarray(record.status) == Status.DONE):
             break
     return _joined(pieces, len(points))
 
 
-def renewed(keys: Any, number: int) -> Any:
-    """The keys of a part of a run, so that it has random numbers of its own."""
-    return jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), number))(keys)
+def _on_clock(clock: Clock, points: Any, in_time: bool) -> tuple[Any, Any]:
+    """Steps and times of save points that are given as the one or the other."""
+    return (clock.steps_at(points), points) if in_time else (points, clock.time(points))
+
+
+def continued(plan: Plan, record: Record, number: int, lost: np.ndarray | None = None) -> Plan:
+    """The plan that goes on where a record ends, with new random numbers; ``lost`` replicas stay where they began."""
+
+    def end(path: Any, start: Any) -> Any:
+        stays = np.zeros(len(start), bool) if lost is None else lost
+        return jnp.asarray(np.where(stays.reshape((-1,) + (1,) * (np.ndim(start) - 1)), np.asarray(start), path[:, -1]))
+
+    before = plan.starts
+    starts = Overlaps(end(record.Q, before.Q), end(record.M, before.M), before.P, end(record.a, before.a))
+    keys = jax.vmap(lambda key: jax.random.fold_in(purpose_key(key, Purpose.CONTINUATION), number))(plan.keys)
+    return dataclasses.replace(plan, starts=starts, keys=keys)
 
 
 def _cut(record: Record, wanted: np.ndarray, began: float) -> Record:
     """The record at some of its save points, with its crossing times on the clock of the whole."""
-    taken = {name: np.asarray(getattr(record, name))[:, wanted] for name in _ALONG}
+    taken = {name: np.asarray(getattr(record, name))[:, wanted] for name in ROW}
     return record._replace(
         **taken, crossing_time=record.crossing_time + began, overlap_time=record.overlap_time + began
     )
 
 
-_ALONG = ("Q", "M", "a", "excess_risk", "risk_error", "overlap_error")
-
-
 def _joined(pieces: list[Record], times: int) -> Record:
     """Records one after the other; NaN for phases that were not reached."""
-    whole = {name: np.concatenate([getattr(piece, name) for piece in pieces], axis=1) for name in _ALONG}
-    for name, x in whole.items():
-        missing = times - x.shape[1]
-        whole[name] = np.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), constant_values=np.nan)
+    whole = {name: padded(np.concatenate([getattr(piece, name) for piece in pieces], axis=1), times) for name in ROW}
     status = np.max([np.asarray(piece.status) for piece in pieces], axis=0)
 
     def first(name: str) -> np.ndarray:

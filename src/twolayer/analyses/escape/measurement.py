@@ -1,9 +1,7 @@
 """The exit time as runs have it: all are followed until they exit, or for as long as was asked."""
 
 import dataclasses
-from typing import Any
 
-import jax
 import numpy as np
 
 from twolayer.analyses.escape.sample import Sample
@@ -12,10 +10,10 @@ from twolayer.ask import Training
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed
 from twolayer.description import AbstractDescription, Plan, Record, Status
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
 from twolayer.training import Schedule
-from twolayer.verbs.phases import follow, renewed
+from twolayer.verbs.phases import continued, follow
 from twolayer.verbs.places import open_place, plan_key, run_part
 from twolayer.verbs.progress import Progress
 
@@ -73,7 +71,7 @@ def measure(
         lost = np.isin(record.status, (Status.DIVERGED, Status.UNFINISHED))
         if np.all(np.isfinite(times) | lost):
             break
-        plan = continued(plan, record, lost, number_done)
+        plan = _onwards(plan, record, lost, number_done)
     tell(name, 1.0)
     if checkpoint is not None and not checkpoint.is_part:
         checkpoint.remove()
@@ -92,17 +90,10 @@ def _check_reached(record: Record) -> None:
         )
 
 
-def continued(plan: Plan, record: Record, lost: np.ndarray, stage: int) -> Plan:
-    """The plan that goes on where a record ends, with new random numbers; what has diverged stays where it began."""
-
-    def end(path: Any, start: Any) -> Any:
-        kept = lost.reshape((-1,) + (1,) * (np.ndim(start) - 1))
-        return jax.numpy.asarray(np.where(kept, np.asarray(start), path[:, -1]))
-
-    before = plan.starts
-    starts = Overlaps(end(record.Q, before.Q), end(record.M, before.M), before.P, end(record.a, before.a))
+def _onwards(plan: Plan, record: Record, lost: np.ndarray, stage: int) -> Plan:
+    """The plan of the next stage; what has diverged stays where it began and never exits."""
     # No excess risk is as small as that, and no cosine as large.
     out_of_reach = {"risk_threshold": np.finfo(float).tiny, "overlap_threshold": 2.0}
     asked = {name: getattr(plan, name) for name in out_of_reach}
     thresholds = {name: np.where(lost, out_of_reach[name], x) for name, x in asked.items() if x is not None}
-    return dataclasses.replace(plan, starts=starts, keys=renewed(plan.keys, stage), **thresholds)
+    return dataclasses.replace(continued(plan, record, stage, lost), **thresholds)

@@ -50,16 +50,7 @@ def risk_after(
     looser: Any = 1.0,
 ) -> Float[Array, ""]:
     """The excess risk after the samples of all spans, each at its own rate; ``looser`` multiplies the tolerances."""
-
-    def piece(state: Any, interval: Any) -> Any:
-        rate, span = interval
-        args = (_flow(engine, problem, training, start.P, rate), None)
-        times = jnp.stack([jnp.zeros(()), span])
-        accuracy = looser * RTOL, looser * ATOL, MAX_STEPS
-        path = solve(_velocity, state, times, args, *accuracy, _never, is_differentiated=True).states
-        return jax.tree.map(lambda x: x[-1], path), None
-
-    state, _ = jax.lax.scan(piece, as_state(start), (rates, spans))
+    state = _followed(engine, problem, training, start, rates, spans, None, looser)[0]
     return _flow(engine, problem, training, start.P, rates[-1]).risk(state)
 
 
@@ -77,6 +68,22 @@ def samples_to(
 
     ``looser`` multiplies the tolerances.
     """
+    _, total, is_there = _followed(engine, problem, training, start, rates, spans, threshold, looser)
+    return jnp.where(is_there, total, jnp.inf)
+
+
+def _followed(
+    engine: Chosen,
+    problem: Problem,
+    training: SGD,
+    start: Overlaps,
+    rates: Float[Array, " n"],
+    spans: Float[Array, " n"],
+    threshold: Any,
+    looser: Any,
+) -> tuple[Any, Float[Array, ""], Array]:
+    """The last state, the samples until the threshold is reached, and whether it is; None for no threshold."""
+    event, is_watched = (_above, True) if threshold is not None else (_never, False)
 
     def piece(carry: Any, interval: Any) -> Any:
         state, total, is_there = carry
@@ -84,13 +91,14 @@ def samples_to(
         args = (_flow(engine, problem, training, start.P, rate), threshold)
         times = jnp.stack([jnp.zeros(()), span])
         accuracy = looser * RTOL, looser * ATOL, MAX_STEPS
-        solution = solve(_velocity, state, times, args, *accuracy, _above, locate=True, is_differentiated=True)
+        solution = solve(_velocity, state, times, args, *accuracy, event, locate=is_watched, is_differentiated=True)
+        ended = jax.tree.map(lambda x: x[-1], solution.states)
+        if not is_watched:
+            return (ended, total, is_there), None
         total = total + jnp.where(is_there, 0.0, solution.reached)
         # The state stays as it is once the threshold is reached.
-        ended = jax.tree.map(lambda x: x[-1], solution.states)
         state = jax.tree.map(lambda old, new: jnp.where(is_there, old, new), state, ended)
         return (state, total, is_there | solution.has_stopped), None
 
     begun = (as_state(start), jnp.zeros(()), jnp.asarray(False))
-    (_, total, is_there), _ = jax.lax.scan(piece, begun, (rates, spans))
-    return jnp.where(is_there, total, jnp.inf)
+    return jax.lax.scan(piece, begun, (rates, spans))[0]

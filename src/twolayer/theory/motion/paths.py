@@ -22,7 +22,8 @@ from twolayer.theory.motion.drift import Change, drift, mean_increments, pack, t
 from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance
 from twolayer.training import SGD
 
-MAX_OPS = 6000
+# Operations for the random numbers of a step beyond which arrays are faster.
+MAX_DRAWING = 2000
 # A negative part of the overlaps above this fraction of the squared lengths is more than rounding.
 OUTSIDE = 1e-9
 # Paths computed at once where the moments are averages over points, and where they are formulas or few samples.
@@ -238,8 +239,8 @@ def written_out(setting: PathSetting) -> WrittenOut:
     normals: Any = real((max(1, setting.samples), setting.numbers))  # pyright: ignore[reportArgumentType]
     draws = _drawn(setting, 1)
     program = scalarize(step, path, kept, normals, real(()))  # pyright: ignore[reportArgumentType]
-    if len(program.ops) > MAX_OPS or len(draws.ops) > MAX_OPS // 3:
-        raise Unsupported(f"{len(program.ops)} operations on {len(draws.ops)}")
+    if len(draws.ops) > MAX_DRAWING:
+        raise Unsupported(f"{len(draws.ops)} operations for its random numbers")
     sizes = [sum(int(np.prod(leaf.shape)) for leaf in tree) for tree in (path, kept)]
     return WrittenOut(draws, program, sizes[0], sizes[1])
 
@@ -260,18 +261,3 @@ def _drawn(setting: PathSetting, draws: int) -> Program:
         return jnp.asarray(total) / np.sqrt(draws), at
 
     return scalarize(numbers, word, word, word, word)
-
-
-def as_rows(tree: Any) -> list[Any]:
-    """The entries of a tuple of arrays, each as one array over paths."""
-    return [row for part in tree for row in np.asarray(part).reshape(len(part), -1).T]
-
-
-def from_rows(path: OverlapPath, rows: Any) -> OverlapPath:
-    """The paths from their rows; the inverse of `as_rows`."""
-    parts, place = [], 0
-    for part in path:
-        size = int(np.prod(part.shape[1:]))
-        parts.append(np.stack([np.asarray(row) for row in rows[place : place + size]], axis=1).reshape(part.shape))
-        place += size
-    return OverlapPath(*parts)

@@ -6,6 +6,7 @@ gradient. In the limit a typical sample has independent normal coordinates x alo
 gradient by what the sample itself put there. Everything the dynamics needs are averages over one such sample.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
 from twolayer.problem import Overlaps, Problem
+from twolayer.stepping import Stepper, in_phases
 from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.update import Gradient, Weights, at_rest, looked_ahead, queried, update
@@ -201,30 +203,55 @@ def step(constants: Constants, place: Position, t: Any) -> tuple[Position, tuple
     return Position(weights, traces), (before.W, before.a, risk)
 
 
-class FramePath(NamedTuple):
-    """The result of a run at every step."""
+class Shown(NamedTuple):
+    """The state after a step, and the values before it, which the step computes on its way."""
 
-    B: Any  # (steps + 1, p, size): the weights in the frame
-    a: Any  # (steps + 1, p)
-    training_risk: Any  # (steps + 1,): over the set, with the noise; NaN where batches are fresh
-    gram: Any  # (noise, noise): the factor of the covariance of the gradients
+    place: Position
+    before: tuple[Array, Array, Array]  # weights in the frame, second layer, risk over the set (NaN for fresh batches)
 
 
-def follow(
+def stepper(
     problem: Problem,
     phases: tuple[SGD, ...],
     firsts: tuple[int, ...],
     alpha: Any,
     start: Overlaps,
     cloud: TypicalSamples,
-    steps: int,
-) -> FramePath:
-    """Compute a run over one cloud of typical samples, by trainings that begin at the steps ``firsts``."""
+) -> Stepper:
+    """A run over one cloud of typical samples, by trainings that begin at the steps ``firsts``."""
     constants, place = begin(problem, phases[0], alpha, start, cloud)
-    seen = []
-    for t in range(steps + 1):
-        training = phases[int(np.searchsorted(firsts, t, side="right")) - 1]
-        place, now = step(constants._replace(training=training), place, np.asarray(t))
-        seen.append(now)
-    B, a, risk = (np.stack([np.asarray(x) for x in column]) for column in zip(*seen, strict=True))
-    return FramePath(B, a, risk, np.asarray(place.traces.gram))
+
+    def by(training: SGD, shown: Shown, first: Any, last: Any) -> Shown:
+        for t in range(int(first), int(last)):
+            shown = Shown(*step(constants._replace(training=training), shown.place, np.asarray(t)))
+        return shown
+
+    def measured(shown: Shown) -> dict[str, np.ndarray]:
+        B, a, risk = (np.asarray(x) for x in shown.before)
+        behind = _behind(B[:, problem.k + problem.p :], np.asarray(shown.place.traces.gram))
+        return {name: x[None] for name, x in {"B": B, "a": a, "risk": risk, "behind": behind}.items()}
+
+    advance = in_phases([partial(by, training) for training in phases], firsts)
+    # The values at a step are known once the step has been taken: the state is always one step ahead.
+    return Stepper(
+        Shown(*step(constants, place, np.asarray(0))),
+        lambda shown, first, last: advance(shown, first + 1, last + 1),
+        measured,
+        is_kept=False,
+    )
+
+
+def _behind(rows: np.ndarray, gram: np.ndarray) -> np.ndarray:
+    """The rows times the inverse of the factor: the noise of weights in terms of the noise of gradients.
+
+    A gradient that lies in the span of earlier ones has no pivot, and its response is zero.
+    """
+    from scipy.linalg import solve_triangular
+
+    if not np.all(np.isfinite(rows)):
+        return np.full_like(rows, np.nan)
+    is_free = np.diagonal(gram) > 0.0
+    used = int(np.max(np.flatnonzero(is_free), initial=-1)) + 1  # later gradients are not there yet
+    whole = gram[:used, :used] + np.diag(np.where(is_free[:used], 0.0, 1.0))
+    solved = solve_triangular(whole, rows[:, :used].T, lower=True, trans=1).T if used else rows[:, :0]
+    return np.pad(np.where(is_free[:used], solved, 0.0), [(0, 0), (0, rows.shape[1] - used)])
