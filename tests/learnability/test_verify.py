@@ -96,7 +96,9 @@ def test_a_result_with_checks_survives_the_disk_with_its_verdict(tmp_path):
     there = np.array([[True]])
     steps = GiantSteps("BatchMap", "4 units", (("z1",),), np.array([[0.3]]), ("z1",), there, there, ~there, 1e-3, 1e-6)
     checks = Checks(steps, None, slope_of(1.08, 0.005), ("A note.",))
-    result = to_dataset(Learned(tl.learnability("z1"), None, None, checks), Question("z1", verify=True).stated, 0)
+    result = to_dataset(
+        Learned(tl.learnability("z1"), None, None, checks), Question("z1", verify=True).specification, 0
+    )
     assert result.attrs["outcome"] == "finite-d effect" and list(result.attrs)[:3] == ["kind", "outcome", "verdict"]
     assert result.check_outcome.values.tolist() == ["agrees", "finite-d effect"]
     assert_survives(result, tmp_path)

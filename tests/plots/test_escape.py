@@ -11,8 +11,8 @@ from twolayer import plots
 from twolayer.analyses.escape.predictions import Predictions
 from twolayer.analyses.escape.result import ESTIMATES, labelled
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.quantity import Prediction, Question
-from twolayer.data.provenance import provenance
+from twolayer.analyses.quantity import Prediction
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.theory.formulas import phase_retrieval as theory
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def made(p: int = 1, d: int = 1000, gamma: float = 1 / 12, missing: int = 0, **c
         "definition": "",
     }
     predictions = Predictions(parts["estimates"], rates, parts["ode"])
-    return labelled(predictions, parts["measured"], attributes | provenance(Question("exit_time", {}), 0))
+    return labelled(predictions, parts["measured"], attributes | provenance(QuestionSpec({"analysis": "exit_time"}), 0))
 
 
 def predicted(result: "xr.Dataset", name: str) -> float:

@@ -1,14 +1,12 @@
 """What an analysis is: a number asked of a problem and a training, which theories predict and runs measure."""
 
 import abc
-from collections.abc import Mapping
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from twolayer.ask import Training
 from twolayer.problem import Problem
-from twolayer.specification.codec import content_hash, to_json
 
 Predicted = TypeVar("Predicted")
 Measured = TypeVar("Measured")
@@ -40,24 +38,3 @@ class AbstractQuantity(abc.ABC, Generic[Predicted, Measured]):
     @abc.abstractmethod
     def measure(self, problem: Problem, training: Training) -> Measured:
         """What runs give."""
-
-
-class Question(NamedTuple):
-    """Everything that the result of an analysis depends on, with its canonical JSON and the hash of it."""
-
-    analysis: str
-    fields: Mapping[str, Any]
-
-    @property
-    def json(self) -> str:
-        """The canonical JSON."""
-        return to_json(self._content)
-
-    @property
-    def key(self) -> str:
-        """The hash that names the result."""
-        return content_hash(self._content)
-
-    @property
-    def _content(self) -> dict[str, Any]:
-        return {"analysis": self.analysis, **self.fields}

@@ -44,8 +44,8 @@ class Specification(Protocol):
 
 
 @dataclass(frozen=True)
-class Stated:
-    """The specification of what is no run, by its parts: a problem and a training, or any other question."""
+class QuestionSpec:
+    """The specification of a result that is not a run (see `RunSpec`): everything that it depends on, by name."""
 
     parts: Mapping[str, Any]
 

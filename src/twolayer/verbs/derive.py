@@ -11,7 +11,7 @@ from twolayer.ask import Training
 from twolayer.core.errors import NotApplicable, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
-from twolayer.data.provenance import Stated, provenance
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.problem import Problem
 from twolayer.specification.codec import to_json
@@ -41,7 +41,7 @@ EQUATIONS = add_kind(
 class Derivation(Equations):
     """The equations of one problem and training; `twolayer.save` and `twolayer.summary` take them like any result."""
 
-    stated: Stated = field(kw_only=True)
+    specification: QuestionSpec = field(kw_only=True)
 
     def to_dataset(self) -> "xr.Dataset":
         """The equations as text and as LaTeX in a labelled dataset; the expressions themselves are not kept."""
@@ -53,7 +53,7 @@ class Derivation(Equations):
         attributes = {"report": self.text(), "answer": json.dumps(self.to_dict())}
         coordinates = {"equation": np.array([equation.left for equation in equations])}
         with double():
-            return label(EQUATIONS, values, coordinates, attributes | provenance(self.stated, seed=0))
+            return label(EQUATIONS, values, coordinates, attributes | provenance(self.specification, seed=0))
 
 
 @takes_these
@@ -95,8 +95,10 @@ def derive(problem: Problem, training: Training, *, symbolic_p: bool = False, ge
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     form = {"symbolic_p": flag("symbolic_p")(symbolic_p), "general": flag("general")(general)}
     derived = derive_equations(problem, _one_method(training), **form)
-    stated = Stated({"kind": "derive", "problem": problem, "training": training} | form)
-    return Derivation(**{part.name: getattr(derived, part.name) for part in fields(derived)}, stated=stated)
+    specification = QuestionSpec({"kind": "derive", "problem": problem, "training": training} | form)
+    return Derivation(
+        **{part.name: getattr(derived, part.name) for part in fields(derived)}, specification=specification
+    )
 
 
 def _one_method(training: Training) -> SGD:

@@ -11,7 +11,7 @@ from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, html_grid, table
-from twolayer.data.provenance import Stated, provenance
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Applies, Exactness
 from twolayer.expectation import choose, estimate
@@ -123,9 +123,9 @@ class Explanation(NamedTuple):
             "report": str(self),
             "answer": json.dumps(self.to_dict()),
         }
-        stated = Stated({"kind": "explain", "problem": self.problem, "training": self.training})
+        specification = QuestionSpec({"kind": "explain", "problem": self.problem, "training": self.training})
         with double():
-            return label(EXPLANATION, values, coordinates, attributes | provenance(stated, seed=0))
+            return label(EXPLANATION, values, coordinates, attributes | provenance(specification, seed=0))
 
 
 EXPLANATION = add_kind(

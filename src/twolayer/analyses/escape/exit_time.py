@@ -20,13 +20,13 @@ from twolayer.analyses.escape.predictions import (
 from twolayer.analyses.escape.result import KIND, labelled
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.escape.starts import CRITERIA, Starts, draw_starts
-from twolayer.analyses.quantity import AbstractQuantity, Question
+from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.ask import Training
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import NotApplicable, takes_these
 from twolayer.core.precision import double
-from twolayer.data.provenance import provenance
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
@@ -201,9 +201,9 @@ def _check(problem: Problem, training: Training, quantity: ExitTime) -> None:
 
 
 def _attributes(problem: Problem, training: Training, quantity: ExitTime, criterion: str) -> dict[str, Any]:
-    question = Question(
-        KIND,
+    question = QuestionSpec(
         {
+            "analysis": KIND,
             "problem": problem,
             "training": training,
             "threshold": quantity.threshold,

@@ -11,7 +11,7 @@ from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
-from twolayer.data.provenance import Stated
+from twolayer.data.provenance import QuestionSpec
 from twolayer.learnability import Learnability, analyse
 from twolayer.problem import Gaussian, Problem, Student
 from twolayer.problem.activations import as_activation
@@ -39,9 +39,9 @@ class Question:
     largest: int | None = None
 
     @property
-    def stated(self) -> Stated:
+    def specification(self) -> QuestionSpec:
         """The question as a specification, whose hash names the result."""
-        return Stated({"kind": "learn"} | {field.name: getattr(self, field.name) for field in fields(self)})
+        return QuestionSpec({"kind": "learn"} | {field.name: getattr(self, field.name) for field in fields(self)})
 
 
 @takes_these
@@ -121,7 +121,7 @@ def learn(
         count("largest", optional=True)(largest),
     )
     with double():
-        return to_dataset(answer(question, progress, checkpoint), question.stated, question.seed)
+        return to_dataset(answer(question, progress, checkpoint), question.specification, question.seed)
 
 
 def answer(question: Question, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
@@ -144,7 +144,7 @@ def of_analysis(analysis: Learnability) -> "xr.Dataset":
     """The dataset of an analysis alone."""
     student = None if analysis.seen is None else analysis.seen.student
     question = Question(analysis.target, student, P=analysis.root @ analysis.root.T)
-    return to_dataset(Learned(analysis, None, None, None), question.stated, question.seed)
+    return to_dataset(Learned(analysis, None, None, None), question.specification, question.seed)
 
 
 def _plateau(question: Question, analysis: Learnability) -> Plateau | None:

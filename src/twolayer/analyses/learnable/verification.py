@@ -16,7 +16,7 @@ from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import learning_rate_exponent
-from twolayer.learnability.stages import Stage, Staircase
+from twolayer.learnability.stages import LearningStages, Stage
 from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Problem, RandomStart, Student
 from twolayer.problem.activations import HermiteActivation
 from twolayer.simulation import OverlapSGD
@@ -92,7 +92,7 @@ def _giant_steps(result: Learnability, tell: Callable[[str, float], None], check
     every order (a logistic unit with a bias) unless one was given.
     """
     student, name = _judge(result)
-    staircase: Staircase = result.staircase if result.seen is None else result.seen.staircase
+    staircase: LearningStages = result.staircase if result.seen is None else result.seen.staircase
     giant = _of_leap_one(staircase)
     steps = min(len(giant) + 1, MOST_STEPS)
     place = None if checkpoint is None else checkpoint.part("giant_steps.npz")
@@ -135,12 +135,12 @@ def _reused_batch(
     return GiantSteps("DMFT, the same batch", name, predicted, values, _named(result, staircase), *masks, *bounds)
 
 
-def _of_leap_one(staircase: Staircase) -> list[Stage]:
+def _of_leap_one(staircase: LearningStages) -> list[Stage]:
     """The stages before the first of a higher leap."""
     return list(itertools.takewhile(lambda stage: stage.leap == 1, staircase.stages))
 
 
-def _named(result: Learnability, staircase: Staircase) -> tuple[str, ...]:
+def _named(result: Learnability, staircase: LearningStages) -> tuple[str, ...]:
     words = [word for stage in staircase.stages for word in result.direction_names(stage)]
     return (*words, *(f"unseen {n + 1}" for n in range(len(staircase.unseen))))
 
@@ -181,7 +181,7 @@ def _from_nothing(
     return evolve(problem, training, description, **ask, throw=False)
 
 
-def _cosines(result: Learnability, staircase: Staircase, run: Any) -> tuple[np.ndarray, float]:
+def _cosines(result: Learnability, staircase: LearningStages, run: Any) -> tuple[np.ndarray, float]:
     """The largest cosine of a neuron with each direction after each step, and a bound on the numerical error."""
     rows = np.concatenate([*(stage.directions for stage in staircase.stages), staircase.unseen])
     inverse = np.linalg.inv(result.root)

@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from twolayer.analyses.quantity import Question
 from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
-from twolayer.data.provenance import provenance
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, kind_of, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import Chosen, choose
@@ -172,7 +171,7 @@ def optimise(
         "constant_value_error": constant_error * constant_value,
     }
     fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
-    question = Question("optimum", {"problem": problem, "training": training, **fields})
+    question = QuestionSpec({"analysis": "optimum", "problem": problem, "training": training, **fields})
     attributes = {
         "objective": _objective(risk_threshold, samples),
         "training": to_json(_as_training(problem, training, best, spans)),

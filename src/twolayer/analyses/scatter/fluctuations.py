@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.analyses.quantity import Question
 from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
-from twolayer.data.provenance import provenance
+from twolayer.data.provenance import QuestionSpec, provenance
 from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import Auto
@@ -138,8 +137,14 @@ def fluctuations(
     with double():
         begun = problem.draw(replica_key(0, 0)) if start is None else start
         solution = linear_noise(problem, training, times, begun, covariance, tolerance, engine)
-        fields: dict[str, Any] = {"times": solution.times, "start": start, "covariance": covariance, "rtol": tolerance}
-        question = Question("fluctuations", {"problem": problem, "training": training, "engine": engine, **fields})
+        fields: dict[str, Any] = {
+            "engine": engine,
+            "times": solution.times,
+            "start": start,
+            "covariance": covariance,
+            "rtol": tolerance,
+        }
+        question = QuestionSpec({"analysis": "fluctuations", "problem": problem, "training": training, **fields})
         attributes = {"d": problem.d} | provenance(question, 0, SDE().references)
     values = {name: getattr(solution, name) for name in FLUCTUATIONS.variables}
     entries = list(solution.entries)
