@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ def test_the_rooms_are_those_of_the_import_rule(page):
         names = re.match(r"\s*\|?\s*(\w+(?: \| \w+)*)(?=\s\s)", line)
         drawn += names[1].split(" | ") if names else []
     assert drawn == rule
+
+
+def test_no_two_classes_share_a_name():
+    """A name says one thing in the whole house, so that a reader need not ask which of two is meant."""
+    modules = [ast.parse(path.read_text()) for path in (ROOT / "src" / "twolayer").rglob("*.py")]
+    names = Counter(node.name for module in modules for node in module.body if isinstance(node, ast.ClassDef))
+    assert not [name for name, times in names.items() if times > 1]
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])

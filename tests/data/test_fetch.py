@@ -8,6 +8,8 @@ import pytest
 
 import twolayer as tl
 from twolayer.data.fetch import RemoteFile, fetch
+from twolayer.data.images import SETS
+from twolayer.data.samples import load_samples
 
 CONTENT = bytes(range(256)) * 40
 
@@ -17,12 +19,14 @@ class _Server(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         self.send_response(404 if self.path == "/missing" else 200)
-        if self.path == "/chunks":
+        if self.path in ("/chunks", "/few"):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self.wfile.write(b"5\r\nhello\r\nnot a size\r\n")
+            self.wfile.write(b"5\r\nhello\r\n" + (b"0\r\n\r\n" if self.path == "/few" else b"not a size\r\n"))
             self.close_connection = True
             return
+        if self.path == "/packed" and "gzip" in self.headers["Accept-Encoding"]:
+            self.send_header("Content-Encoding", "gzip")
         length = 10**12 if self.path == "/endless" else len(CONTENT)
         self.send_header("Content-Length", str(length))
         self.end_headers()
@@ -77,3 +81,26 @@ def test_a_folder_that_cannot_be_written_is_told(address, tmp_path):
         fetch(_file(address, "/good"), tmp_path / "file")
     with pytest.raises(tl.InvalidInput, match="could not be downloaded"):
         fetch(_file("http://127.0.0.1:1", "/good"), tmp_path)
+
+
+def test_a_file_that_a_server_would_pack_arrives_as_it_is(address, tmp_path):
+    fetch(_file(address, "/packed"), tmp_path)
+    assert (tmp_path / "sub" / "data.bin").read_bytes() == CONTENT
+
+
+def test_a_body_that_ends_early_without_a_stated_length_is_told_by_its_size(address, tmp_path):
+    with pytest.raises(tl.InvalidInput, match=f"should have {len(CONTENT)} bytes, but 5 were received"):
+        fetch(_file(address, "/few"), tmp_path)
+    assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
+
+
+@pytest.mark.parametrize(
+    "path, words", [("/wrong", "is not the published one"), ("/missing", r"could not be downloaded .* put it into")]
+)
+def test_a_set_is_kept_only_when_it_is_the_published_one(address, tmp_path, monkeypatch, path, words):
+    published = SETS["fashion-mnist"]
+    files = tuple(file._replace(address=address + path) for file in published.files)
+    monkeypatch.setitem(SETS, "fashion-mnist", published._replace(files=files))
+    with pytest.raises(tl.InvalidInput, match=words):
+        load_samples("fashion-mnist", download=True, data_dir=tmp_path)
+    assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]

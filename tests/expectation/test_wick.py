@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from twolayer.core.multivariate import TooLarge, hermite
-from twolayer.expectation.wick import Factor, Wick, slope
+from twolayer.expectation.wick import FieldPolynomial, Wick, slope
 
 
 def covariance_of(matrix):
@@ -24,7 +24,7 @@ def random_covariance(rng, fields, rank):
 def random_factor(rng, fields, degree, terms=4):
     exponents = [e for e in itertools.product(range(degree + 1), repeat=len(fields)) if sum(e) <= degree]
     chosen = rng.choice(len(exponents), size=min(terms, len(exponents)), replace=False)
-    return Factor(fields, {exponents[n]: Fraction(int(rng.integers(-3, 4)), 2) for n in chosen})
+    return FieldPolynomial(fields, {exponents[n]: Fraction(int(rng.integers(-3, 4)), 2) for n in chosen})
 
 
 def by_quadrature(factors, root, nodes=9):
@@ -65,7 +65,7 @@ def test_hermite_polynomials_are_orthogonal():
     wick = Wick(lambda u, v: Fraction(1) if u == v else rho)
 
     def he(field, degree):
-        return Factor((field,), {(n,): int(c) for n, c in enumerate(hermite(degree)) if c})
+        return FieldPolynomial((field,), {(n,): int(c) for n, c in enumerate(hermite(degree)) if c})
 
     for m, n in itertools.product(range(7), repeat=2):
         assert wick.average(he("x", m), he("y", n)) == (math.factorial(n) * rho**n if m == n else 0)
@@ -74,15 +74,15 @@ def test_hermite_polynomials_are_orthogonal():
 def test_moments_count_pairings():
     """E[x^2n] = (2n - 1)!!, and E[x y z w] is the sum over three pairings."""
     wick = Wick(lambda u, v: 1)
-    assert [wick.average(Factor(("x",), {(n,): 1})) for n in range(9)] == [1, 0, 1, 0, 3, 0, 15, 0, 105]
+    assert [wick.average(FieldPolynomial(("x",), {(n,): 1})) for n in range(9)] == [1, 0, 1, 0, 3, 0, 15, 0, 105]
     C = {frozenset(pair): number for number, pair in enumerate(itertools.combinations("xyzw", 2), start=1)}
     wick = Wick(lambda u, v: C[frozenset((u, v))])
-    x, y, z, w = (Factor((name,), {(1,): 1}) for name in "xyzw")
+    x, y, z, w = (FieldPolynomial((name,), {(1,): 1}) for name in "xyzw")
     assert wick.average(x, y, z, w) == 1 * 6 + 2 * 5 + 3 * 4
 
 
 def test_slope_is_the_derivative():
-    factor = Factor(("x", "y"), {(3, 1): 2, (0, 2): 5, (1, 0): 1})
+    factor = FieldPolynomial(("x", "y"), {(3, 1): 2, (0, 2): 5, (1, 0): 1})
     assert slope(factor, 0).terms == {(2, 1): 6, (0, 0): 1}
     assert slope(factor, 1).terms == {(3, 0): 2, (0, 1): 10}
 
@@ -90,4 +90,4 @@ def test_slope_is_the_derivative():
 def test_a_sum_that_is_too_long_is_refused():
     wick = Wick(lambda u, v: Fraction(1, 3), max_terms=10)
     with pytest.raises(TooLarge, match="10 terms"):
-        wick.average(*(Factor((name,), {(6,): 1}) for name in "xyzw"))
+        wick.average(*(FieldPolynomial((name,), {(6,): 1}) for name in "xyzw"))

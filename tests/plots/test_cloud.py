@@ -15,7 +15,7 @@ def wide():
 
 
 def test_particles_are_pooled_over_replicas_at_each_time(wide):
-    cloud = module.Cloud(wide, 0)
+    cloud = module.ParticleCloud(wide, 0)
     assert cloud.m.shape == cloud.q.shape == (wide.sizes["time"], 24 * wide.sizes["replica"])
     np.testing.assert_array_equal(np.sort(cloud.m[3]), np.sort(wide.particle_M.values[:, 3].ravel()))
     np.testing.assert_array_equal(np.sort(cloud.q[3]), np.sort(wide.particle_q.values[:, 3].ravel()))
@@ -24,7 +24,7 @@ def test_particles_are_pooled_over_replicas_at_each_time(wide):
 
 def test_units_of_any_run_are_what_is_outside_of_the_span(wide):
     own = wide.drop_vars(["particle_a", "particle_M", "particle_q"])
-    cloud = module.Cloud(own, 0)
+    cloud = module.ParticleCloud(own, 0)
     # The first particles are the student's own units.
     np.testing.assert_allclose(cloud.m[2], wide.particle_M.values[0, 2, :8, 0], atol=1e-12)
     np.testing.assert_allclose(cloud.q[2], wide.particle_q.values[0, 2, :8], atol=1e-12)
@@ -58,4 +58,4 @@ def test_what_cannot_be_shown_is_refused(wide):
     with pytest.raises(tl.InvalidInput, match="`direction` must be an integer from 0 to 0"):
         plots.flow(wide, direction=1)
     with pytest.raises(tl.InvalidInput, match="`result` must be the dataset of one description"):
-        module.Cloud({"HDMF": wide}, 0)
+        module.ParticleCloud({"HDMF": wide}, 0)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation.qmc import T_QUANTILE
+from twolayer.expectation.qmc import T_QUANTILE, sobol
 from twolayer.problem import AbstractLoss
-from twolayer.theory.reuse.sobol import scrambled_net, uniforms
+from twolayer.theory.reuse.sobol import BITS, scrambled_net, uniforms
 from twolayer.theory.reuse.typical_samples import poisson
 
 
@@ -466,6 +466,14 @@ def test_counts_have_the_law_of_poisson():
     u = (jnp.arange(10_000.0) + 0.5)[None, :] / 10_000
     for mean in (0.05, 0.4, 1.0):
         np.testing.assert_array_equal(poisson(u, mean)[0], stats.poisson(mean).ppf(np.asarray(u[0])))
+
+
+@pytest.mark.parametrize("log2_points", [1, 7])
+def test_compiled_nets_have_the_points_of_the_nets_of_scipy(log2_points):
+    compiled = np.asarray(uniforms(scrambled_net(30, log2_points, 5), log2_points))
+    points = sobol(30, 5, BITS).random_base2(log2_points)
+    number = np.arange(2**log2_points)
+    np.testing.assert_array_equal(compiled[:, number ^ (number >> 1)], points.T + 0.5 / 2**BITS)  # in Gray code there
 
 
 def test_nets_are_nets():

@@ -48,6 +48,8 @@ def functions() -> dict[str, Any]:
     float_of_bits = bitcast(types.int64, types.float64, ir.DoubleType())
     bits_of_single = bitcast(types.float32, types.int32, ir.IntType(32))
     single_of_bits = bitcast(types.int32, types.float32, ir.FloatType())
+    bits_of_double = bitcast(types.float64, types.uint64, ir.IntType(64))
+    double_of_bits = bitcast(types.uint64, types.float64, ir.DoubleType())
 
     @inline
     def exp64(x):
@@ -75,6 +77,7 @@ def functions() -> dict[str, Any]:
 
     return {
         "bits_of_single": bits_of_single, "single_of_bits": single_of_bits,
+        "bits_of_double": bits_of_double, "double_of_bits": double_of_bits,
         "exp64": exp64, "tanh64": tanh64, "logistic64": logistic64,
     }  # fmt: skip
 
@@ -89,6 +92,7 @@ def _cast(dtype: Any, text: str) -> str:
 def _bitcast(before: Any, after: Any) -> str:
     """Return the name of the function that reads the same bits as another type."""
     names = {("float32", "int32"): "bits_of_single", ("int32", "float32"): "single_of_bits"}
+    names |= {("float64", "uint64"): "bits_of_double", ("uint64", "float64"): "double_of_bits"}
     names |= {("uint32", "int32"): "np.int32", ("int32", "uint32"): "np.uint32"}
     pair = (np.dtype(before).name, np.dtype(after).name)
     if pair not in names:

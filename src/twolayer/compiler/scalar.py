@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 from jax.extend.core import Literal
+from jaxtyping import PyTree
 
 
 class Unsupported(Exception):
@@ -76,7 +77,7 @@ CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "custom_j
          "checkpoint": "jaxpr", "core_call": "call_jaxpr"}  # fmt: skip
 
 
-def _polynomial(x: Array, *coefficients: float) -> Array:
+def _polynomial(x: Array, *coefficients: Array | float) -> Array:
     value = jax.numpy.full(x.shape, coefficients[0], x.dtype)
     for coefficient in coefficients[1:]:
         value = value * x + coefficient
@@ -104,6 +105,15 @@ def erf(x: Array) -> Array:
     # The exponential is written as in the derivative, so that it is computed once for both.
     size = jax.numpy.where(a < 1.0, ratio, 1.0 - jax.numpy.exp(-jax.numpy.square(x)) * ratio)
     return jax.numpy.where(x < 0.0, -size, size)
+
+
+# Operations that a program writes as several; all but the first are new in jax 0.12.
+WRITTEN_AS: dict[str, Callable[..., Array]] = {
+    "erf": erf,
+    "exp_neg_sq": lambda x: jax.numpy.exp(-jax.numpy.square(x)),  # in the slope of erf
+    "one_minus_square": lambda x: (1.0 + x) * (1.0 - x),
+    "polynomial": lambda x, *coefficients: _polynomial(x, *reversed(coefficients)),  # constant first there
+}
 
 
 class _Writer:
@@ -150,7 +160,7 @@ def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def scalarize(function: Callable[..., Any], *examples: Any) -> Program:
+def scalarize(function: Callable[..., Any], *examples: PyTree) -> Program:
     """Convert a function to a program on scalars; the examples give the shapes and types of its arguments."""
     closed = jax.make_jaxpr(function)(*examples)
     writer = _Writer()
@@ -212,6 +222,7 @@ def _interpret(writer: _Writer, jaxpr: Any, consts: Sequence[Any], arguments: Se
 def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[np.ndarray]:
     name, parameters = equation.primitive.name, equation.params
     aval = equation.outvars[0].aval
+    name = parameters["name"] if name == "custom_jvp_call" and parameters.get("name") in WRITTEN_AS else name
     if name in CALLS:
         inner = parameters[CALLS[name]]
         jaxpr, consts = (inner.jaxpr, inner.consts) if hasattr(inner, "consts") else (inner, ())
@@ -224,17 +235,14 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
         return _interpret(writer, branch.jaxpr, branch.consts, values[1:])
     if name == "scan":
         return _scan(writer, parameters, values, equation.outvars)
-    if name == "erf":
-        jaxpr = jax.make_jaxpr(erf)(jax.ShapeDtypeStruct((), aval.dtype))
-        nodes = [_interpret(writer, jaxpr.jaxpr, jaxpr.consts, [_array([x], ())])[0][()] for x in values[0].ravel()]
-        return [_array(nodes, aval.shape)]
-    if name in ELEMENTWISE:
+    if name in ELEMENTWISE or name in WRITTEN_AS:
         wide: Any = np.broadcast_arrays(*values) if values else values
-        nodes = [
-            writer.add(equation.primitive, tuple(x[i] for x in wide), parameters, aval.dtype)
-            for i in np.ndindex(*aval.shape)
-        ]
-        return [_array(nodes, aval.shape)]
+        rows = [tuple(x[i] for x in wide) for i in np.ndindex(*aval.shape)]
+        if name in ELEMENTWISE:
+            return [_array([writer.add(equation.primitive, row, parameters, aval.dtype) for row in rows], aval.shape)]
+        jaxpr = jax.make_jaxpr(WRITTEN_AS[name])(*[jax.ShapeDtypeStruct((), aval.dtype)] * len(values))
+        parts = ([_array([x], ()) for x in row] for row in rows)
+        return [_array([_interpret(writer, jaxpr.jaxpr, jaxpr.consts, x)[0][()] for x in parts], aval.shape)]
     if name in _STRUCTURE:
         return [_STRUCTURE[name](writer, equation, *values)]
     raise Unsupported(name)

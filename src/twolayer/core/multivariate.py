@@ -44,14 +44,7 @@ class Polynomial(NamedTuple):
         other = self._lift(other)
         if self.degree + other.degree > MAX_DEGREE:
             raise TooLarge(f"A polynomial may have degree {MAX_DEGREE} at most.")
-        terms: dict[Exponents, float] = {}
-        for e1, c1 in self.terms.items():
-            if len(terms) > MAX_TERMS:
-                raise TooLarge(f"A polynomial may have {MAX_TERMS} terms at most.")
-            for e2, c2 in other.terms.items():
-                exponents = tuple(a + b for a, b in zip(e1, e2, strict=True))
-                terms[exponents] = terms.get(exponents, 0.0) + c1 * c2
-        return Polynomial(self.variables, {e: c for e, c in terms.items() if c != 0.0})
+        return Polynomial(self.variables, _product(self.terms, other.terms, MAX_TERMS))
 
     def __pow__(self, power: int) -> "Polynomial":
         return math.prod([self] * power, start=constant(self.variables, 1.0))
@@ -107,12 +100,21 @@ def over_integers(terms: Mapping[Exponents, float]) -> tuple[dict[Exponents, int
 
 def square(terms: Mapping[Exponents, int]) -> dict[Exponents, int]:
     """Return the square of a polynomial with integer coefficients, without rounding."""
-    total: dict[Exponents, int] = {}
-    for e1, c1 in terms.items():
-        for e2, c2 in terms.items():
+    return _product(terms, terms)
+
+
+def _product(
+    first: Mapping[Exponents, Any], second: Mapping[Exponents, Any], most: float | int = math.inf
+) -> dict[Exponents, Any]:
+    """Return the terms of a product; more than ``most`` of them raise `TooLarge`."""
+    terms: dict[Exponents, Any] = {}
+    for e1, c1 in first.items():
+        if len(terms) > most:
+            raise TooLarge(f"A polynomial may have {most} terms at most.")
+        for e2, c2 in second.items():
             exponents = tuple(map(operator.add, e1, e2))
-            total[exponents] = total.get(exponents, 0) + c1 * c2
-    return {exponents: coefficient for exponents, coefficient in total.items() if coefficient}
+            terms[exponents] = terms.get(exponents, 0) + c1 * c2
+    return {exponents: coefficient for exponents, coefficient in terms.items() if coefficient}
 
 
 def in_hermite(terms: Mapping[Exponents, Any]) -> dict[Exponents, Any]:

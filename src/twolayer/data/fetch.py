@@ -1,12 +1,11 @@
 """Downloads of published files, whose size and checksum are verified before they are kept."""
 
-import hashlib
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.files import make_folder, write_whole
+from twolayer.core.files import make_folder
 from twolayer.core.reading import parsing, regular_file
 
 TIMEOUT = 60.0
@@ -24,20 +23,25 @@ class RemoteFile(NamedTuple):
 
 def fetch(file: RemoteFile, folder: Path) -> None:
     """Download one file into a folder, unless it exists there; it is kept only if it is the published one."""
+    import pooch
+    from requests import RequestException
+
     path = folder / file.name
+    pooch.get_logger().setLevel("WARNING")  # it would write a line to stderr for each file
     try:
-        if path.is_file():
-            return
-        make_folder(path.parent)
-        content = b"".join(_blocks(file, folder))
-        if len(content) != file.size:
-            came = f"{len(content)}" if len(content) < file.size else "more"
-            raise InvalidInput(
-                f"The file {shown(file.name)} from {file.address} is not the published one: it should have "
-                f"{file.size} bytes, but {came} were received."
-            )
-        verify_digest(hashlib.sha256(content).hexdigest(), file.sha256, path)
-        write_whole(path, content)
+        if not path.is_file():
+            make_folder(path.parent)
+            download = partial(_download, file)
+            pooch.retrieve(file.address, f"sha256:{file.sha256}", path.name, path.parent, downloader=download)
+    except InvalidInput:
+        raise
+    except RequestException as error:
+        raise InvalidInput(
+            f"The file {shown(file.name)} could not be downloaded from {file.address} ({first_line(error)}): put it "
+            f"into {shown(folder)}."
+        ) from None
+    except ValueError:
+        raise _is_another(file, f"its SHA-256 is not {file.sha256}") from None
     except OSError as error:
         reason = error.strerror or first_line(error)
         raise InvalidInput(
@@ -46,32 +50,38 @@ def fetch(file: RemoteFile, folder: Path) -> None:
         ) from None
 
 
-def _blocks(file: RemoteFile, folder: Path) -> Iterator[bytes]:
-    """The content that a server sends, in blocks, up to one byte more than expected, since it might never end."""
-    from http.client import HTTPException
-    from urllib.error import HTTPError
-    from urllib.request import urlopen
+def _download(file: RemoteFile, address: str, draft: str, _: object) -> None:
+    """Write what a server sends to a draft, unless its size is wrong; a server might never stop sending.
 
-    left = file.size + 1
-    try:
-        with urlopen(file.address, timeout=TIMEOUT) as answer:
-            while left and (block := answer.read(min(BLOCK, left))):
-                left -= len(block)
-                yield block
-    except (OSError, HTTPException, ValueError) as error:
-        if isinstance(error, HTTPError):
-            error.close()  # closes the connection
-        raise InvalidInput(
-            f"The file {shown(file.name)} could not be downloaded from {file.address} ({first_line(error)}): put it "
-            f"into {shown(folder)}."
-        ) from None
+    This replaces pooch's own downloader, which has no limit and does not close the connection after an error.
+    """
+    import requests
+
+    received = 0
+    as_it_is = {"Accept-Encoding": "identity"}  # size and checksum are those of the file, not of what it unpacks to
+    with requests.get(address, headers=as_it_is, stream=True, timeout=TIMEOUT) as answer, open(draft, "wb") as output:
+        answer.raise_for_status()
+        for block in answer.iter_content(min(BLOCK, file.size + 1)):
+            received += len(block)
+            if received > file.size:
+                break
+            output.write(block)
+    if received != file.size:
+        words = "more" if received > file.size else str(received)
+        raise _is_another(file, f"it should have {file.size} bytes, but {words} were received")
+
+
+def _is_another(file: RemoteFile, reason: str) -> InvalidInput:
+    return InvalidInput(f"The file {shown(file.name)} from {file.address} is not the published one: {reason}.")
 
 
 def verified(path: Path, sha256: str, verify: bool) -> Path:
     """The path, after checking that the file is the published one if ``verify`` is true."""
     if verify:
-        with parsing(regular_file(path)), path.open("rb") as file:
-            verify_digest(hashlib.file_digest(file, "sha256").hexdigest(), sha256, path)
+        from pooch import file_hash
+
+        with parsing(regular_file(path)):
+            verify_digest(file_hash(str(path), "sha256"), sha256, path)
     return path
 
 

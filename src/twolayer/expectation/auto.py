@@ -20,7 +20,7 @@ from twolayer.expectation.moments import MOMENTS, Moments
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
-from twolayer.expectation.series import Series
+from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Gaussian, Overlaps, Problem
@@ -29,19 +29,16 @@ from twolayer.specification.registry import register
 
 # In the order of preference: closed forms, exact polynomials, rules in few dimensions, many points.
 ENGINES: dict[str, type[AbstractEngine]] = {
-    engine.__name__: engine
-    for engine in (
-        ThresholdUnits,
-        SquareUnits,
-        PolynomialTables,
-        Tilted,
-        Panels,
-        Series,
-        Slices,
-        Quadrature,
-        Cloud,
-        MonteCarlo,
-    )
+    "ThresholdUnits": ThresholdUnits,
+    "SquareUnits": SquareUnits,
+    "PolynomialTables": PolynomialTables,
+    "Tilted": Tilted,
+    "Panels": Panels,
+    "Series": MehlerSeries,
+    "Slices": Slices,
+    "Quadrature": Quadrature,
+    "Cloud": Cloud,
+    "MonteCarlo": MonteCarlo,
 }
 
 # Operations of an exponential, logarithm or error function.

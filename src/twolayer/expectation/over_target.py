@@ -28,7 +28,7 @@ from twolayer.expectation.qmc import (
 )
 from twolayer.expectation.rules import (
     ORDERS,
-    Rule,
+    QuadratureRule,
     coarser_orders,
     legendre_rule,
     order_for,
@@ -132,7 +132,7 @@ def _root(problem: Problem) -> Float[np.ndarray, "k k"]:
     return np.linalg.cholesky(np.asarray(problem.P))
 
 
-def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
+def _hermite(problem: Problem, rtol: float) -> tuple[list[QuadratureRule], str]:
     k, activation = problem.k, problem.student.activation
     units = thresholds(activation)
     if activation.kinks:
@@ -150,11 +150,11 @@ def _hermite(problem: Problem, rtol: float) -> tuple[list[Rule], str]:
     for n in orders:
         half, centre = symmetric_rule(n, k, NEGLIGIBLE)
         points = np.concatenate([half.points, np.zeros((1, k))])
-        rules.append(Rule(points, np.append(2.0 * half.weights, centre)))
+        rules.append(QuadratureRule(points, np.append(2.0 * half.weights, centre)))
     return rules, name
 
 
-def _panels(problem: Problem) -> tuple[list[Rule], str]:
+def _panels(problem: Problem) -> tuple[list[QuadratureRule], str]:
     kinks = problem.target.kinks
     assert kinks is not None
     # More panels than kinks: a field without kinks is cut in the middle as well, and one direction is cheap, so that an
@@ -170,10 +170,10 @@ def _panels(problem: Problem) -> tuple[list[Rule], str]:
 def _cloud(problem: Problem, seed: int) -> TargetRule:
     make = scrambled_normals if problem.target.is_smooth else turned_normals
     points = make(problem.k, LOG2_POINTS, seed)
-    return _folded(problem, Rule(points, np.full(len(points), 1.0 / len(points))))
+    return _folded(problem, QuadratureRule(points, np.full(len(points), 1.0 / len(points))))
 
 
-def _folded(problem: Problem, rule: Rule, dropped: float = 0.0) -> TargetRule:
+def _folded(problem: Problem, rule: QuadratureRule, dropped: float = 0.0) -> TargetRule:
     """Return the rule with the values of the target, or of its part with the parity of the student if it has one.
 
     Points are omitted where the weight times a bound on the averaged functions is below ``dropped``.

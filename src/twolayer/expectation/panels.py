@@ -25,7 +25,7 @@ from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.doubt import doubts, marginals_of
 from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.moments import from_cloud
-from twolayer.expectation.rules import Rule, legendre_rule, line_rule
+from twolayer.expectation.rules import QuadratureRule, legendre_rule, line_rule
 from twolayer.expectation.slices import SMEAR, place
 from twolayer.expectation.tails import beyond, reach
 from twolayer.expectation.tilted import suits_smooth_target
@@ -43,7 +43,7 @@ OUTER, INNER, MANY = 6, 4, 24
 class Panels(AbstractEngine):
     """Nested Gauss-Legendre rules on panels that end at the features of both functions."""
 
-    panel: Rule
+    panel: QuadratureRule
     student: Breaks = eqx.field(static=True)
     target: Breaks = eqx.field(static=True)
     # One adds the bound on what is beyond the reach of the rule or not resolved by it, zero does not.

@@ -1,7 +1,7 @@
 """Randomised quasi-Monte Carlo and Monte Carlo, for any function of any number of fields."""
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -15,6 +15,9 @@ from twolayer.expectation.moments import fields_from_normals, from_cloud
 from twolayer.expectation.probe import WIDE, needs_probe, probed
 from twolayer.expectation.tails import beyond, tail_share, unseen
 from twolayer.problem import Overlaps, Problem
+
+if TYPE_CHECKING:
+    from scipy.stats import qmc
 
 SCRAMBLINGS = 8
 LOG2_POINTS = 13
@@ -34,13 +37,19 @@ UNSEEN = float(np.log(1e4)) / (SCRAMBLINGS * 2**LOG2_POINTS)
 CLOUDS = 32
 
 
+def sobol(coordinates: int, seed: int, bits: int | None = None) -> "qmc.Sobol":
+    """Return the generator of one scrambled Sobol net, the only one of the package."""
+    from scipy.stats import qmc
+
+    return qmc.Sobol(coordinates, scramble=True, bits=bits, rng=np.random.default_rng(seed))
+
+
 @lru_cache(maxsize=64)
 def scrambled_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
     """Return one scrambled Sobol cloud of standard normals."""
     from scipy.special import ndtri
-    from scipy.stats import qmc
 
-    uniforms = qmc.Sobol(fields, scramble=True, rng=np.random.default_rng(seed)).random_base2(log2_points)
+    uniforms = sobol(fields, seed).random_base2(log2_points)
     return ndtri(np.clip(uniforms, 2.0**-54, 1.0 - 2.0**-54))
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.doubt import doubts, marginals_of
 from twolayer.expectation.moments import fields_from_normals, from_cloud
-from twolayer.expectation.rules import Rule, coarser_orders, tensor_rule
+from twolayer.expectation.rules import QuadratureRule, coarser_orders, tensor_rule
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import count, static
@@ -36,7 +36,7 @@ def _exact_order(problem: Problem) -> int | None:
 class Quadrature(AbstractRule):
     """A Gauss-Hermite product rule over all p + k fields."""
 
-    rule: Rule
+    rule: QuadratureRule
     order: int = static(count("order", high=128))
     others: tuple[AbstractEngine, ...] = ()
     # Whether a bound on what all orders may miss is added to the moments.

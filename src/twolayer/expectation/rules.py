@@ -22,17 +22,17 @@ LINE = 4001
 LEAST_COSINES, MOST_COSINES = 4, 32
 
 
-class Rule(NamedTuple):
+class QuadratureRule(NamedTuple):
     """Points and weights of a rule, as data, so that rules padded to one size compile to one program."""
 
     points: Any
     weights: Any
 
-    def padded(self, size: int) -> "Rule":
+    def padded(self, size: int) -> "QuadratureRule":
         """Return the rule padded to ``size`` points by points of zero weight."""
         more = size - len(self.weights)
         points = np.concatenate([self.points, np.zeros((more, *np.shape(self.points)[1:]))])
-        return Rule(points, np.append(self.weights, np.zeros(more)))
+        return QuadratureRule(points, np.append(self.weights, np.zeros(more)))
 
     @property
     def size(self) -> int:
@@ -43,7 +43,7 @@ class Rule(NamedTuple):
 class SymmetricRule(NamedTuple):
     """A symmetric rule: one point of each pair x, -x with its weight, and the weight of the point zero."""
 
-    half: Rule
+    half: QuadratureRule
     centre: Any
 
     def padded(self, size: int) -> "SymmetricRule":
@@ -57,14 +57,14 @@ def coarser_orders(order: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=64)
-def gauss_hermite(order: int) -> Rule:
+def gauss_hermite(order: int) -> QuadratureRule:
     """Return the Gauss-Hermite rule for one standard normal."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)
-    return Rule(nodes, weights / weights.sum())
+    return QuadratureRule(nodes, weights / weights.sum())
 
 
 @lru_cache(maxsize=32)
-def tensor_rule(order: int, fields: int, dropped: float = 1e-24) -> Rule:
+def tensor_rule(order: int, fields: int, dropped: float = 1e-24) -> QuadratureRule:
     """Return the product rule for independent standard normals, with points of shape (points, fields).
 
     Points of less weight than ``dropped`` are omitted; they contribute nothing for a function of moderate growth.
@@ -73,7 +73,7 @@ def tensor_rule(order: int, fields: int, dropped: float = 1e-24) -> Rule:
     grid = np.stack(np.meshgrid(*[nodes] * fields, indexing="ij"), axis=-1).reshape(-1, fields)
     products = np.prod(np.stack(np.meshgrid(*[weights] * fields, indexing="ij")), axis=0).ravel()
     is_kept = products > dropped
-    return Rule(grid[is_kept], products[is_kept])
+    return QuadratureRule(grid[is_kept], products[is_kept])
 
 
 def symmetric_rule(order: int, fields: int, dropped: float) -> SymmetricRule:
@@ -81,17 +81,19 @@ def symmetric_rule(order: int, fields: int, dropped: float) -> SymmetricRule:
     grid, weights = tensor_rule(order, fields, dropped)
     # The points are in lexicographic order, so that x and -x are at opposite positions, and zero is in the middle.
     pairs, has_centre = divmod(len(grid), 2)
-    return SymmetricRule(Rule(grid[-pairs:], weights[-pairs:]), np.asarray(weights[pairs] if has_centre else 0.0))
+    return SymmetricRule(
+        QuadratureRule(grid[-pairs:], weights[-pairs:]), np.asarray(weights[pairs] if has_centre else 0.0)
+    )
 
 
 @lru_cache(maxsize=32)
-def legendre_rule(order: int) -> Rule:
+def legendre_rule(order: int) -> QuadratureRule:
     """Return the Gauss-Legendre rule on [-1, 1]."""
-    return Rule(*np.polynomial.legendre.leggauss(order))
+    return QuadratureRule(*np.polynomial.legendre.leggauss(order))
 
 
 def line_rule(
-    breaks: Float[Array, " breaks"], rule: Rule, reach: Any = RANGE
+    breaks: Float[Array, " breaks"], rule: QuadratureRule, reach: Any = RANGE
 ) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Return nodes and weights for one standard normal and a function that is smooth between the breaks.
 
@@ -108,8 +110,8 @@ def line_rule(
 
 
 def panel_rule(
-    root: Float[np.ndarray, "k k"], kinks: tuple[tuple[float, ...], ...], rule: Rule, dropped: float = 1e-24
-) -> Rule:
+    root: Float[np.ndarray, "k k"], kinks: tuple[tuple[float, ...], ...], rule: QuadratureRule, dropped: float = 1e-24
+) -> QuadratureRule:
     """Return a product rule for independent standard normals g and a function with kinks in the fields ``root @ g``.
 
     Field after field, it uses Gauss-Legendre rules on the panels between the kinks, whose places in one normal depend
@@ -130,7 +132,7 @@ def panel_rule(
         weights = (weights[:, None] * shares).ravel()
         is_kept = weights > dropped
         points, weights = points[is_kept], weights[is_kept]
-    return Rule(points, weights)
+    return QuadratureRule(points, weights)
 
 
 def _cosine_recurrence(dimension: int, order: int) -> np.ndarray:
@@ -141,17 +143,17 @@ def _cosine_recurrence(dimension: int, order: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def cosine_rule(order: int, dimension: int) -> Rule:
+def cosine_rule(order: int, dimension: int) -> QuadratureRule:
     r"""Return the Gauss rule for the cosine :math:`\rho = g \cdot g'` of two independent directions in D dimensions.
 
     Its density is proportional to :math:`(1 - \rho^2)^{(D-3)/2}` (Gauss-Jacobi with both exponents (D-3)/2). In one
     dimension the cosine is a sign, and two nodes are exact.
     """
     if dimension == 1:
-        return Rule(np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
+        return QuadratureRule(np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
     beside = np.sqrt(_cosine_recurrence(dimension, order - 1)[: order - 1])
     nodes, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))
-    return Rule(nodes, vectors[0] ** 2)
+    return QuadratureRule(nodes, vectors[0] ** 2)
 
 
 def cosine_order(dimension: int, rtol: float) -> int:
@@ -167,7 +169,7 @@ def _missed_on_lines(target: AbstractTarget, orders: tuple[int, ...]) -> dict[in
     directions = directions @ np.linalg.cholesky(np.asarray(target.target_overlaps)).T
     grid = np.linspace(-RANGE, RANGE, LINE)
     density = np.exp(-0.5 * grid**2) * (grid[1] - grid[0]) / np.sqrt(2.0 * np.pi)
-    rules = [Rule(grid, density), *(gauss_hermite(order) for order in orders)]
+    rules = [QuadratureRule(grid, density), *(gauss_hermite(order) for order in orders)]
     nodes = np.concatenate([points for points, _ in rules])
     with double():
         values = np.asarray(target(jnp.asarray(nodes[:, None, None] * directions[None, :, :]))) ** 2

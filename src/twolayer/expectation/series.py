@@ -22,7 +22,7 @@ from twolayer.expectation.base import ROUNDING, SAFETY, AbstractEngine, Suits
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
-from twolayer.expectation.rules import Rule, gauss_hermite
+from twolayer.expectation.rules import QuadratureRule, gauss_hermite
 from twolayer.expectation.slices import one_slope_integrals
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 
@@ -38,13 +38,13 @@ def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "node
     return np.stack(columns, axis=1)
 
 
-class Series(AbstractEngine):
+class MehlerSeries(AbstractEngine):
     """Hermite series, whose coefficients are one-dimensional integrals.
 
     They compute the risk and the moments with one slope of smooth units, at a cost that hardly grows with their number.
     """
 
-    rule: Rule
+    rule: QuadratureRule
     functions: Any
     # 1.0 adds the bound on the truncation error, 0.0 does not.
     bound: Any = 0.0
@@ -67,14 +67,14 @@ class Series(AbstractEngine):
         return Suits(True)
 
     @classmethod
-    def build(cls, problem: Problem, rtol: float) -> "Series":
+    def build(cls, problem: Problem, rtol: float) -> "MehlerSeries":
         rule = gauss_hermite(NODES)
         return cls(rule, hermite_functions(rule.points), np.asarray(0.0))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         coarse = gauss_hermite(int(0.7 * NODES)).padded(NODES)
-        with_bound = Series(self.rule, self.functions, np.asarray(1.0), True)
-        return (self, Series(coarse, hermite_functions(coarse.points), np.asarray(0.0)), with_bound)
+        with_bound = MehlerSeries(self.rule, self.functions, np.asarray(1.0), True)
+        return (self, MehlerSeries(coarse, hermite_functions(coarse.points), np.asarray(0.0)), with_bound)
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         def error(x: Any, coarse: Any, bounded: Any) -> Any:

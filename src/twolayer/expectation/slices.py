@@ -31,7 +31,15 @@ from twolayer.expectation.moments import (
     student_weights,
     unit_weights,
 )
-from twolayer.expectation.rules import RANGE, Rule, coarser_orders, legendre_rule, line_rule, order_for, tensor_rule
+from twolayer.expectation.rules import (
+    RANGE,
+    QuadratureRule,
+    coarser_orders,
+    legendre_rule,
+    line_rule,
+    order_for,
+    tensor_rule,
+)
 from twolayer.expectation.tilted import kinks_along, suits_kinked_target, suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations import Relu
@@ -72,7 +80,7 @@ def one_slope_integrals(
 
 
 def pair(
-    first: AbstractActivation, second: AbstractActivation, C: Float[Array, "2 2"], panel: Rule
+    first: AbstractActivation, second: AbstractActivation, C: Float[Array, "2 2"], panel: QuadratureRule
 ) -> Float[Array, "3"]:
     r"""Return :math:`E[\sigma\rho],\ E[\sigma' x \rho],\ E[\sigma'\rho']` for :math:`\sigma(x), \rho(y)`.
 
@@ -107,8 +115,8 @@ class Slices(AbstractRule):
     They compute the risk and the moments with one slope; two slopes involve too many fields at once.
     """
 
-    panel: Rule
-    rule: Rule | None
+    panel: QuadratureRule
+    rule: QuadratureRule | None
     order: int = static(count("order", low=0, high=128))
     # Whether features or growth may be missed, and whether a bound on what is missed is added to the moments.
     is_doubted: bool = eqx.field(static=True, default=True)

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.special import erf
 from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
-from twolayer.expectation.rules import Rule, coarser_orders, gauss_hermite, legendre_rule, line_rule
+from twolayer.expectation.rules import QuadratureRule, coarser_orders, gauss_hermite, legendre_rule, line_rule
 from twolayer.problem import AbstractActivation
 
 if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
@@ -174,7 +174,7 @@ class QuadratureSmoothing(AbstractSmoothing):
     """
 
     activation: AbstractActivation
-    rule: Rule
+    rule: QuadratureRule
     floor: float = eqx.field(static=True, default=ROUNDING)
 
     def _fields(self, u: Array, s: Array) -> tuple[Array, Array, Array]:

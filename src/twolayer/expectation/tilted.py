@@ -27,7 +27,7 @@ from twolayer.expectation.moments import TargetIntegrals, from_target, student_w
 from twolayer.expectation.rules import (
     ORDERS,
     RANGE,
-    Rule,
+    QuadratureRule,
     SymmetricRule,
     coarser_orders,
     legendre_rule,
@@ -52,7 +52,7 @@ PANEL = 32
 # An error function is constant beyond this argument.
 FLAT = 6.0
 # An empty rule, since bells need no integral along a line.
-NO_LINE = Rule(np.zeros(0), np.zeros(0))
+NO_LINE = QuadratureRule(np.zeros(0), np.zeros(0))
 
 
 class Tilted(AbstractRule):

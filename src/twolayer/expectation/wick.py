@@ -22,21 +22,21 @@ from twolayer.core.multivariate import Exponents, TooLarge
 Covariance = Callable[[Any, Any], Any]
 
 
-class Factor(NamedTuple):
+class FieldPolynomial(NamedTuple):
     """A polynomial in named fields, as a mapping from exponents to exact coefficients."""
 
     fields: tuple[Hashable, ...]
     terms: Mapping[Exponents, Any]
 
 
-def slope(factor: Factor, index: int) -> Factor:
+def slope(factor: FieldPolynomial, index: int) -> FieldPolynomial:
     """Return the derivative of a factor with respect to its field number ``index``."""
     lowered = {
         (*exponents[:index], exponents[index] - 1, *exponents[index + 1 :]): exponents[index] * coefficient
         for exponents, coefficient in factor.terms.items()
         if exponents[index]
     }
-    return Factor(factor.fields, lowered)
+    return FieldPolynomial(factor.fields, lowered)
 
 
 class Wick:
@@ -52,7 +52,7 @@ class Wick:
         self.max_terms = max_terms
         self._moments: dict[tuple[tuple[Hashable, ...], Exponents], Any] = {}
 
-    def average(self, *factors: Factor) -> Any:
+    def average(self, *factors: FieldPolynomial) -> Any:
         """Return the average of the product of the factors."""
         fields = [field for factor in factors for field in factor.fields]
         room = [max((e[n] for e in factor.terms), default=0) for factor in factors for n in range(len(factor.fields))]
@@ -69,7 +69,9 @@ class Wick:
             self._check(states)
         return sum(states.values())
 
-    def _closed(self, states: dict[Exponents, Any], factor: Factor, begin: int, end: int) -> dict[Exponents, Any]:
+    def _closed(
+        self, states: dict[Exponents, Any], factor: FieldPolynomial, begin: int, end: int
+    ) -> dict[Exponents, Any]:
         """Return the states after a factor has all its links: it is averaged, and its links are removed."""
         averages: dict[Exponents, Any] = {}
         closed: dict[Exponents, Any] = {}
@@ -86,7 +88,7 @@ class Wick:
         if sum(_length(value) for value in states.values()) > self.max_terms:
             raise TooLarge(f"An average of polynomials may have at most {self.max_terms} terms.")
 
-    def _derivative(self, factor: Factor, orders: Exponents) -> Any:
+    def _derivative(self, factor: FieldPolynomial, orders: Exponents) -> Any:
         """Return the average of one derivative of a factor."""
         total: Any = 0
         for exponents, coefficient in factor.terms.items():

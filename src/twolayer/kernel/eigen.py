@@ -23,7 +23,7 @@ from twolayer.kernel.spectra import (
     EIGENVALUE_ERROR,
     EPSILON,
     AbstractSpectrum,
-    Prediction,
+    ResidualPrediction,
     as_measure,
     coefficient_factor,
     explain_singular,
@@ -67,14 +67,14 @@ class Spectrum(AbstractSpectrum):
         r"""The components :math:`v_i \cdot y` of labels along the eigenvectors; several sets of labels are columns."""
         return self.eigenvectors.T @ self._labels(y)
 
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
+    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         factors = np.abs(1.0 - eta * self.eigenvalues)
         predictions = []
         for projected in self.projections(Y).T:
             # No step lengthens the residual, so that each step adds at most the distance of the matrices.
             error = k * eta * self.uncertainty * float(np.linalg.norm(projected))
-            predictions.append(Prediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
+            predictions.append(ResidualPrediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
         return predictions
 
     def flow(self, y: Any, times: Any) -> np.ndarray:

@@ -33,7 +33,7 @@ from twolayer.kernel.spectra import (
     EIGENVALUE_ERROR,
     EPSILON,
     AbstractSpectrum,
-    Prediction,
+    ResidualPrediction,
     coefficient_factor,
     matrix_error,
     step_numbers,
@@ -93,18 +93,18 @@ class FreeSpectrum(AbstractSpectrum):
     def lambda_max_error(self) -> float:
         return float(self.largest.error)
 
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
+    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         # A rule with k nodes or more is exact for k steps.
         nodes = min(self.nodes, int(np.max(k, initial=1.0)) + 2)
         return [self._predict(run, k, eta) for run in self._follow(self._columns(Y), nodes)]
 
-    def _predict(self, run: Krylov, k: np.ndarray, eta: float) -> Prediction:
+    def _predict(self, run: Krylov, k: np.ndarray, eta: float) -> ResidualPrediction:
         rule = run.rule
         norms = rule.residuals(k, min(eta, (2.0 - 1e-12) / float(rule.nodes[-1])))
         # No step lengthens the residual, so that each step adds at most the distance of the matrices.
         shift = k * eta * (self.inner_uncertainty + self.uncertainty) * run.length
-        return Prediction(
+        return ResidualPrediction(
             np.asarray(norms.value), np.asarray(norms.error) + shift, rule.nodes[::-1], rule.weights[::-1]
         )
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, shown
 from twolayer.core.precision import double
-from twolayer.expectation.rules import Rule, legendre_rule
+from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import pair
 from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import Relu
@@ -87,7 +87,7 @@ _RELU = {"first": _relu_first, "second": _relu_second, "both": _relu_both}
 def _series(activation: AbstractActivation, layers: str, kappa: float, norm: float) -> Profile:
     from numpy.polynomial import chebyshev
 
-    def at(theta: np.ndarray, panel: Rule) -> np.ndarray:
+    def at(theta: np.ndarray, panel: QuadratureRule) -> np.ndarray:
         rho = np.cos(theta)
         I2, J2 = _averages(activation, kappa * norm, rho, panel)
         return norm**2 * rho * J2 * (layers != "second") + I2 * (layers != "first")
@@ -116,7 +116,7 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
 
 
 def _averages(
-    activation: AbstractActivation, deviation: float, rho: np.ndarray, panel: Rule
+    activation: AbstractActivation, deviation: float, rho: np.ndarray, panel: QuadratureRule
 ) -> tuple[np.ndarray, np.ndarray]:
     """The averages I_2 and J_2 at several correlations."""
     covariances = deviation**2 * np.stack([np.stack([np.ones_like(rho), rho]), np.stack([rho, np.ones_like(rho)])])
@@ -126,5 +126,5 @@ def _averages(
 
 
 @eqx.filter_jit
-def _pairs(activation: AbstractActivation, covariances: Any, panel: Rule) -> Any:
+def _pairs(activation: AbstractActivation, covariances: Any, panel: QuadratureRule) -> Any:
     return jax.vmap(lambda C: pair(activation, activation, C, panel))(covariances)

@@ -24,7 +24,7 @@ def matrix_error(n: int, largest_entry: float, entry_error: float) -> float:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ResidualPrediction:
     r"""The prediction for one set of labels: norms :math:`\|y - u(k)\|`, errors, and the measure of y on the spectrum.
 
     ``weights[i]`` is the part of :math:`\|y\|^2` at ``eigenvalues[i]``, largest first: an eigenvalue of the matrix, or
@@ -92,7 +92,7 @@ class AbstractSpectrum(ABC):
         return eta
 
     @abstractmethod
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[Prediction]:
+    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
         """The predictions for each column of labels at the given steps; a number means 0, 1, ..., steps."""
 
     def residuals(self, y: Any, steps: Any, eta: Any = None) -> np.ndarray:

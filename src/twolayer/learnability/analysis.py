@@ -16,7 +16,7 @@ from twolayer.learnability.linear_forms import form_text
 from twolayer.learnability.scaling import Scaling, scalings
 from twolayer.learnability.seen import Seen, seen_by
 from twolayer.learnability.sources import table_of, values_of
-from twolayer.learnability.stages import Stage, Staircase, climb, prover
+from twolayer.learnability.stages import LearningStages, Stage, climb, prover
 from twolayer.learnability.symmetry import find_symmetries
 from twolayer.learnability.tensors import HermiteTable
 from twolayer.problem import AbstractTarget, Committee, Labels, MultiIndex, SingleIndex, Student
@@ -38,8 +38,8 @@ class Learnability:
     target: AbstractTarget
     text: str
     table: HermiteTable
-    staircase: Staircase
-    generative: Staircase | None
+    staircase: LearningStages
+    generative: LearningStages | None
     root: np.ndarray  # fields = root @ independent normals
     symmetries: int
     seen: Seen | None = None
@@ -97,7 +97,7 @@ class Learnability:
             "doubtful_directions": [certificate.to_dict() for certificate in stage.doubtful],
         }
 
-    def giant_steps(self, staircase: Staircase | None = None) -> list[list[str]]:
+    def giant_steps(self, staircase: LearningStages | None = None) -> list[list[str]]:
         """Return the directions that the first giant steps add: those of the stages until one has a leap above one."""
         steps = []
         for stage in (staircase or self.staircase).stages:

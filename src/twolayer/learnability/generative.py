@@ -16,7 +16,7 @@ import numpy as np
 
 from twolayer.learnability.formula import Factor, Formula
 from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients
-from twolayer.learnability.stages import INDEPENDENT, Staircase, climb
+from twolayer.learnability.stages import INDEPENDENT, LearningStages, climb
 from twolayer.learnability.symmetry import Symmetries
 from twolayer.learnability.tensors import HermiteTable, bound_beyond
 
@@ -76,9 +76,9 @@ def generative_staircase(
     evaluate: Callable[[np.ndarray], np.ndarray],
     formula: Formula | None,
     table: HermiteTable,
-    plain: Staircase,
+    plain: LearningStages,
     symmetries: Symmetries,
-) -> Staircase | None:
+) -> LearningStages | None:
     """Return the stages when any function of the label may be used; None (not computed) beyond four fields."""
     if takes_two_values(evaluate, table.k) or all(stage.leap == 1 and not stage.undecided for stage in plain.stages):
         return plain  # a leap of one is the smallest possible

@@ -6,7 +6,7 @@ from twolayer.learnability.certificate import Certificate, Verdict
 
 if TYPE_CHECKING:
     from twolayer.learnability.analysis import Learnability
-    from twolayer.learnability.stages import Staircase
+    from twolayer.learnability.stages import LearningStages
 
 
 def report(result: "Learnability") -> str:
@@ -46,7 +46,7 @@ def _number(value: int | None, possible: tuple[int, ...]) -> str:
     return f"undecided: {' or '.join(map(str, possible))}" if possible else "undecided: none found"
 
 
-def _possible_leaps(staircase: "Staircase") -> tuple[int, ...]:
+def _possible_leaps(staircase: "LearningStages") -> tuple[int, ...]:
     if not staircase.stages:
         return ()
     least = max(min(stage.possible) for stage in staircase.stages)
@@ -60,7 +60,7 @@ def _kind(result: "Learnability") -> str:
     return ""
 
 
-def _stages(result: "Learnability", staircase: "Staircase") -> list[str]:
+def _stages(result: "Learnability", staircase: "LearningStages") -> list[str]:
     lines = []
     for number, stage in enumerate(staircase.stages, start=1):
         sizes = f"size {stage.size}"

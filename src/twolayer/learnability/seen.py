@@ -12,7 +12,7 @@ import numpy as np
 
 from twolayer.learnability.certificate import Certificate, Verdict, decide
 from twolayer.learnability.sources import line_coefficients, numpy_values
-from twolayer.learnability.stages import Stage, Staircase, climb, prover
+from twolayer.learnability.stages import LearningStages, Stage, climb, prover
 from twolayer.learnability.symmetry import Symmetries
 from twolayer.learnability.tensors import HermiteTable
 from twolayer.problem import Student
@@ -25,7 +25,7 @@ class Seen:
     student: Student
     coefficients: np.ndarray  # sigma_n
     certificates: tuple[Certificate, ...]  # of sigma_n / sqrt(n!), from n = 0 on
-    staircase: Staircase
+    staircase: LearningStages
     right_sign: float | None  # fraction of output weights whose sign lets the first directions be learned; or unknown
 
     @property

@@ -14,7 +14,7 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import in_hermite
 from twolayer.core.precision import double
 from twolayer.expectation.qmc import SCRAMBLINGS, T_QUANTILE, scrambled_normals
-from twolayer.expectation.rules import Rule, gauss_hermite, legendre_rule
+from twolayer.expectation.rules import QuadratureRule, gauss_hermite, legendre_rule
 from twolayer.learnability.formula import Factor, Formula, vanishes
 from twolayer.learnability.tensors import MAX_MONOMIALS, HermiteTable, bound_beyond, count, factorials, monomials
 from twolayer.problem import AbstractTarget
@@ -73,14 +73,14 @@ def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
 
 
 @lru_cache(maxsize=8)
-def line_points(breaks: tuple[float, ...], nodes: int, reach: float) -> Rule:
+def line_points(breaks: tuple[float, ...], nodes: int, reach: float) -> QuadratureRule:
     """Return a rule on the line: panels of a quarter of a deviation, which also end at kinks."""
     ends = np.unique(np.concatenate([np.arange(-reach, reach + 0.1, 0.25), [b for b in breaks if abs(b) < reach]]))
     x, w = legendre_rule(nodes)
     half = 0.5 * np.diff(ends)
     points = (0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x).ravel()
     weights = (half[:, None] * w).ravel() * np.exp(-0.5 * points**2) / math.sqrt(2.0 * math.pi)
-    return Rule(points, weights)
+    return QuadratureRule(points, weights)
 
 
 def line_coefficients(
@@ -193,23 +193,23 @@ def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray
 
 
 @lru_cache(maxsize=16)
-def axis_rules(k: int) -> tuple[tuple[Rule, Rule], ...]:
+def axis_rules(k: int) -> tuple[tuple[QuadratureRule, QuadratureRule], ...]:
     """Return pairs of a fine and a coarse rule for one of k variables: for smooth functions, and with panels from 0."""
     order, panels, nodes = GRID[k]
     pairs = [(gauss_hermite(order), gauss_hermite(int(0.7 * order) | 1))]
 
-    def composite(nodes: int) -> Rule:
+    def composite(nodes: int) -> QuadratureRule:
         ends = np.linspace(-NARROW, NARROW, 2 * panels + 1)
         x, w = legendre_rule(nodes)
         half = 0.5 * np.diff(ends)
         points = (0.5 * (ends[1:] + ends[:-1])[:, None] + half[:, None] * x).ravel()
         weights = (half[:, None] * w).ravel() * np.exp(-0.5 * points**2) / math.sqrt(2.0 * math.pi)
-        return Rule(points, weights / weights.sum())
+        return QuadratureRule(points, weights / weights.sum())
 
     return (*pairs, (composite(nodes), composite(int(0.7 * nodes) | 1)))
 
 
-def _on_grid(values: np.ndarray, rule: Rule, k: int, orders: int) -> np.ndarray:
+def _on_grid(values: np.ndarray, rule: QuadratureRule, k: int, orders: int) -> np.ndarray:
     """Return all averages of values with Hermite polynomials of the variables, one axis after the other."""
     matrix = hermite_values(np.asarray(rule.points), orders) * rule.weights
     for _ in range(k):
@@ -217,7 +217,7 @@ def _on_grid(values: np.ndarray, rule: Rule, k: int, orders: int) -> np.ndarray:
     return values
 
 
-def grid_of(rule: Rule, k: int) -> np.ndarray:
+def grid_of(rule: QuadratureRule, k: int) -> np.ndarray:
     """Return the points of a product rule, an array of shape (n, .., n, k)."""
     return np.stack(np.meshgrid(*[rule.points] * k, indexing="ij"), axis=-1)
 

@@ -50,7 +50,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Staircase:
+class LearningStages:
     """All stages, and the directions on which the function does not depend according to its tensors."""
 
     stages: tuple[Stage, ...]
@@ -76,7 +76,7 @@ class Staircase:
         return self.stages[0].possible if self.stages else ()
 
 
-def climb(tables: Sequence[HermiteTable], prove: Prover) -> Staircase:
+def climb(tables: Sequence[HermiteTable], prove: Prover) -> LearningStages:
     """Run the subspace iteration, for one function or for several that are learned together.
 
     Parameters
@@ -91,10 +91,10 @@ def climb(tables: Sequence[HermiteTable], prove: Prover) -> Staircase:
     while len(learned) < k:
         stage, certificates = _next_stage(tables, prove, learned)
         if stage is None or not len(stage.directions):
-            return Staircase(tuple(stages), complement(learned), certificates)
+            return LearningStages(tuple(stages), complement(learned), certificates)
         stages.append(stage)
         learned = np.concatenate([learned, stage.directions])
-    return Staircase(tuple(stages), np.zeros((0, k)), ())
+    return LearningStages(tuple(stages), np.zeros((0, k)), ())
 
 
 def complement(rows: np.ndarray) -> np.ndarray:

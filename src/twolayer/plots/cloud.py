@@ -23,7 +23,7 @@ MANY = 2000  # units from which on a density says more than points
 MARGIN = 0.06  # around the units of all times, in parts of their extent
 
 
-class Cloud:
+class ParticleCloud:
     """The units of all replicas at all saved times, in the plane of one direction."""
 
     def __init__(self, dataset: Any, direction: int):
@@ -142,7 +142,7 @@ def flow(
     _check(result)
     check_dimensions({"": result}, hue=hue, col=col)
     columns = {
-        value: {name: Cloud(piece, direction) for name, piece in parts(part, hue).items()}
+        value: {name: ParticleCloud(piece, direction) for name, piece in parts(part, hue).items()}
         for value, part in parts(result, col).items()
     }
     clouds = [cloud for members in columns.values() for cloud in members.values()]
@@ -185,7 +185,7 @@ def flow_movie(result: Any, path: str | Path, direction: int = 0, seconds: float
     """
     from PIL import Image
 
-    cloud = Cloud(result, direction)
+    cloud = ParticleCloud(result, direction)
     pause = int(np.clip(1000.0 * seconds / len(cloud.time), 20, 1000))
     frames: list[Any] = []
     with style():
@@ -201,7 +201,7 @@ def flow_movie(result: Any, path: str | Path, direction: int = 0, seconds: float
     return write_whole(path if path.suffix == ".gif" else path.with_name(path.name + ".gif"), content.getvalue())
 
 
-def _frame(cloud: Cloud, number: int) -> Figure:
+def _frame(cloud: ParticleCloud, number: int) -> Figure:
     is_shown = (cloud.risk > 0.0) & (cloud.time > 0.0)
     series: list[Drawable] = [Series("", cloud.time[is_shown], cloud.risk[is_shown], color=DARK_GREY, look={"lw": 0.9})]
     if is_shown[number]:

@@ -14,7 +14,7 @@ from twolayer.description import AbstractDescription, Applies, Exactness, Plan, 
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.base import by_coarser
 from twolayer.expectation.over_target import OverTarget, kind_of_rule, over_target
-from twolayer.expectation.rules import Rule, coarser_orders, cosine_order, cosine_rule
+from twolayer.expectation.rules import QuadratureRule, coarser_orders, cosine_order, cosine_rule
 from twolayer.problem import Committee, Overlaps, Problem, Student
 from twolayer.specification.fields import count, instance, leaf, number, static
 from twolayer.specification.registry import register
@@ -54,7 +54,7 @@ class PairLandscape(AbstractLandscape):
     engine: Chosen
     problem: Problem  # of the width n
     P: Float[Array, "k k"]
-    cosines: Rule
+    cosines: QuadratureRule
     target: FieldLandscape | None
 
     @property

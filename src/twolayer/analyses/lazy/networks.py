@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twolayer.analyses.lazy.setting import Setting
+from twolayer.analyses.lazy.setting import KernelSetting
 from twolayer.kernel import AbstractSpectrum, Trained, gram, train
 from twolayer.kernel.spectra import as_measure
 from twolayer.verbs.progress import Progress
@@ -33,7 +33,7 @@ class Networks(NamedTuple):
     """How networks are trained on a data set: the inputs, the setting, and what is asked."""
 
     X: np.ndarray
-    setting: Setting
+    setting: KernelSetting
     eta: float
     steps: int
     replicas: int

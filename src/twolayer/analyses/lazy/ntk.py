@@ -9,7 +9,7 @@ from twolayer.analyses.lazy.ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.former import takes_samples
 from twolayer.analyses.lazy.networks import Networks, Test, are_signs, distance, kernel_outputs, sweep
 from twolayer.analyses.lazy.result import label_result
-from twolayer.analyses.lazy.setting import Setting, as_lazy_training, check_rate, read_setting
+from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
@@ -24,7 +24,7 @@ from twolayer.kernel import (
 from twolayer.kernel.device import chosen_devices
 from twolayer.kernel.eigen import choose_method
 from twolayer.kernel.matrices import gram_with_error, unit_rows
-from twolayer.kernel.spectra import Prediction, as_measure
+from twolayer.kernel.spectra import ResidualPrediction, as_measure
 from twolayer.kernel.training import check_memory
 from twolayer.problem import Problem
 from twolayer.training import SGD, First
@@ -128,7 +128,7 @@ class Curve(NamedTuple):
 
     labels: str
     y: np.ndarray
-    prediction: Prediction
+    prediction: ResidualPrediction
     projections: np.ndarray | None
     complexity: Any
     trained: list[Trained]
@@ -156,7 +156,7 @@ def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
 
 
 def _spectrum(
-    X: np.ndarray, setting: Setting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Progress
+    X: np.ndarray, setting: KernelSetting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Progress
 ) -> tuple[Spectrum | FreeSpectrum, np.ndarray | None]:
     """The spectrum by either route; the Gram matrix too where it is needed again."""
     ridge = float(asked.ridge)
@@ -200,7 +200,7 @@ def _curves(
     return curves
 
 
-def _compared(trained: list[Trained], H: np.ndarray | None, setting: Setting, notes: list[str]) -> dict[str, Any]:
+def _compared(trained: list[Trained], H: np.ndarray | None, setting: KernelSetting, notes: list[str]) -> dict[str, Any]:
     """Distances of the networks' Gram matrices from the limit; a note where signs flip."""
     if not trained:
         return {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from twolayer.analyses.lazy.ask import LazySpec
     from twolayer.analyses.lazy.networks import Networks
-    from twolayer.analyses.lazy.setting import Setting
+    from twolayer.analyses.lazy.setting import KernelSetting
 
 # Beyond this many points a curve is thinned in plain data; the dataset keeps all of them.
 MOST_POINTS = 2001
@@ -31,7 +31,7 @@ NETWORKS = ("replica", LABELS)
 
 def label_result(
     spec: "LazySpec",
-    setting: "Setting",
+    setting: "KernelSetting",
     spectrum: Spectrum | FreeSpectrum,
     networks: "Networks",
     curves: list[Any],
@@ -98,7 +98,7 @@ def _rules(curves: list[Any]) -> dict[str, Any]:
 
 
 def _attributes(
-    spec: "LazySpec", setting: "Setting", networks: "Networks", route: dict[str, str], notes: list[str]
+    spec: "LazySpec", setting: "KernelSetting", networks: "Networks", route: dict[str, str], notes: list[str]
 ) -> dict[str, Any]:
     with double():  # whatever the caller's, the kernel's numbers are made in double precision
         origin = provenance(spec, spec.ask.seed, ["arora2019"])

@@ -32,7 +32,7 @@ LETTERS = ("width", "eta", "start", "kappa", "activation", "layers")
 ANY_WIDTH = 2
 
 
-class Setting(NamedTuple):
+class KernelSetting(NamedTuple):
     """The same in the letters of the kernel room; ``eta`` is None where the spectrum decides it."""
 
     width: int
@@ -56,7 +56,7 @@ def as_lazy_training(value: Any) -> Any:
     return instance("training", (SGD, AbstractLayers), noun)(value)
 
 
-def read_setting(problem: Problem, training: SGD | AbstractLayers) -> Setting:
+def read_setting(problem: Problem, training: SGD | AbstractLayers) -> KernelSetting:
     """What a problem and a training say in the letters of the kernel room, or a sentence why they do not fit."""
     if not isinstance(problem.target, Labels):
         raise NotApplicable(
@@ -77,7 +77,7 @@ def read_setting(problem: Problem, training: SGD | AbstractLayers) -> Setting:
         )
     eta = None if isinstance(training, AbstractLayers) else step_size(float(training.learning_rate), problem.d)
     activation: Any = problem.student.activation
-    setting = Setting(problem.p, activation, LAYERS[type(layers)], *_start(problem), eta)
+    setting = KernelSetting(problem.p, activation, LAYERS[type(layers)], *_start(problem), eta)
     if setting.start == "sphere" and not setting.has_network:
         raise NotApplicable(
             "Argument `start` must have Gaussian rows for this kernel, RandomStart(law='gaussian') or "

@@ -11,7 +11,7 @@ from twolayer.core.text import Text
 from twolayer.data.provenance import Specification, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.learnability import Learnability
-from twolayer.learnability.stages import Staircase
+from twolayer.learnability.stages import LearningStages
 from twolayer.theory.formulas.plateau import Plateau
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def to_dataset(learned: Learned, specification: Specification, seed: int) -> "xr
 
 
 def _add_stairs(
-    values: dict[str, Any], coordinates: dict[str, Any], prefix: str, analysis: Learnability, staircase: Staircase
+    values: dict[str, Any], coordinates: dict[str, Any], prefix: str, analysis: Learnability, staircase: LearningStages
 ) -> None:
     stages = staircase.stages
     of_directions = [(n, stage, i) for n, stage in enumerate(stages, start=1) for i in range(len(stage.directions))]

@@ -14,7 +14,7 @@ from twolayer.core.precision import double
 from twolayer.description import AbstractDescription
 from twolayer.learnability import Learnability
 from twolayer.learnability.scaling import learning_rate_exponent
-from twolayer.learnability.stages import Staircase
+from twolayer.learnability.stages import LearningStages
 from twolayer.problem import Custom, Gaussian, GivenOverlaps, MultiIndex, Problem, RandomStart, Student
 from twolayer.problem.activations import HermiteActivation
 from twolayer.simulation import OverlapSGD
@@ -90,7 +90,7 @@ def _giant_steps(result: Learnability, tell: Progress, checkpoint: Checkpoint | 
     By the analysis, after t steps the overlaps span the first t stages of leap one, and nothing else. The student sees
     every order (a logistic unit with a bias) unless one was given.
     """
-    staircase: Staircase = result.staircase if result.seen is None else result.seen.staircase
+    staircase: LearningStages = result.staircase if result.seen is None else result.seen.staircase
     run = _from_nothing(result, staircase, BatchMap(), Fresh(), "giant steps", tell, checkpoint)
     expected = run.stage_of[None, :] < np.minimum(run.steps, run.giant)[:, None]
     masks, bounds = (expected, expected, ~expected), (FOUND, ABSENT + 10.0 * run.error)
@@ -129,7 +129,7 @@ class GiantRun(NamedTuple):
 
 def _from_nothing(
     result: Learnability,
-    staircase: Staircase,
+    staircase: LearningStages,
     description: AbstractDescription,
     reuse: AbstractReuse,
     name: str,
@@ -175,7 +175,7 @@ def _judge(result: Learnability) -> tuple[Student, str]:
     return student, f"{WIDTH} logistic units with a bias"
 
 
-def _cosines(result: Learnability, staircase: Staircase, run: Any) -> tuple[np.ndarray, float]:
+def _cosines(result: Learnability, staircase: LearningStages, run: Any) -> tuple[np.ndarray, float]:
     """The largest cosine of a neuron with each direction after each step, and a bound on the numerical error."""
     rows = np.concatenate([*(stage.directions for stage in staircase.stages), staircase.unseen])
     inverse = np.linalg.inv(result.root)

@@ -137,8 +137,14 @@ def fluctuations(
     with double():
         begun = problem.draw(replica_key(0, 0)) if start is None else start
         solution = linear_noise(problem, training, times, begun, covariance, tolerance, engine)
-        fields: dict[str, Any] = {"times": solution.times, "start": start, "covariance": covariance, "rtol": tolerance}
-        question = Question("fluctuations", {"problem": problem, "training": training, "engine": engine, **fields})
+        fields: dict[str, Any] = {
+            "engine": engine,
+            "times": solution.times,
+            "start": start,
+            "covariance": covariance,
+            "rtol": tolerance,
+        }
+        question = Question("fluctuations", {"problem": problem, "training": training, **fields})
         attributes = {"d": problem.d} | provenance(question, 0, SDE().references)
     values = {name: getattr(solution, name) for name in FLUCTUATIONS.variables}
     entries = list(solution.entries)

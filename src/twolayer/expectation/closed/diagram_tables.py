@@ -70,7 +70,7 @@ class Block(NamedTuple):
     base: float
 
 
-class Stage(NamedTuple):
+class GrownTable(NamedTuple):
     """A table after some units were added; ``keep`` selects its rows from those of the stage before."""
 
     orders: Orders
@@ -84,9 +84,9 @@ class Stages(NamedTuple):
     :math:`f \sigma'_j \sigma'_l \sigma_m`; with two units, :math:`\sigma'_j \sigma'_l \sigma_m \sigma_n`.
     """
 
-    ff: tuple[Stage, ...]
-    fs: tuple[Stage, ...]
-    ss: tuple[Stage, ...]
+    ff: tuple[GrownTable, ...]
+    fs: tuple[GrownTable, ...]
+    ss: tuple[GrownTable, ...]
 
 
 def _orders(rows: Sequence[Exponents] | np.ndarray, fields: int) -> Orders:
@@ -164,23 +164,23 @@ def stages_of(polynomials: Polynomials) -> Stages:
     return Stages(**{name: _chain(starts[name], units, last[name]) for name, units in _joining(degree).items()})
 
 
-def _chain(start: Orders, units: tuple[int, ...], is_live: np.ndarray) -> tuple[Stage, ...]:
+def _chain(start: Orders, units: tuple[int, ...], is_live: np.ndarray) -> tuple[GrownTable, ...]:
     """Return the stages when units of these degrees are added, all but the last one, whose live orders are given.
 
     A derivative of higher total order than the remaining units can have is omitted.
     """
     left = sum(units)
     keep = np.flatnonzero(start.total <= left)
-    stages = [Stage(_orders(start.alpha[keep], start.alpha.shape[1]), keep)]
+    stages = [GrownTable(_orders(start.alpha[keep], start.alpha.shape[1]), keep)]
     for unit in units[:-1]:
         left -= unit
         before = stages[-1].orders.alpha
         alpha = np.column_stack([np.repeat(before, unit + 1, axis=0), np.tile(np.arange(unit + 1), len(before))])
         keep = np.flatnonzero(alpha.sum(axis=1) <= left)
-        stages.append(Stage(_orders(alpha[keep], alpha.shape[1]), keep))
+        stages.append(GrownTable(_orders(alpha[keep], alpha.shape[1]), keep))
     orders, keep = stages.pop()
     live = is_live[orders.total]
-    return (*stages, Stage(Orders(orders.alpha[live], orders.up[live]), keep[live]))
+    return (*stages, GrownTable(Orders(orders.alpha[live], orders.up[live]), keep[live]))
 
 
 def _longest(totals: np.ndarray, units: tuple[int, ...]) -> int:

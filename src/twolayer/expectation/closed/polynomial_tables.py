@@ -33,9 +33,9 @@ from twolayer.core.linalg import pair_positions
 from twolayer.core.multivariate import Polynomial
 from twolayer.expectation.base import AbstractEngine, Suits
 from twolayer.expectation.closed.diagram_tables import (
+    GrownTable,
     Orders,
     Polynomials,
-    Stage,
     Stages,
     refusal,
     stages_of,
@@ -72,7 +72,7 @@ def _at_covariance(
 
 def _joined(
     table: Float[Array, " terms"],
-    stages: tuple[Stage, ...],
+    stages: tuple[GrownTable, ...],
     number: int,
     C: Float[Array, " fields"],
     unit: Float[Array, " orders"],

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.rules import Rule
+from twolayer.expectation.rules import QuadratureRule
 
 # A conditional variance below this fraction of the field's variance is rounding: the field is then determined.
 DEGENERATE = 1e-13
@@ -134,14 +134,16 @@ def _step_and_sign(c12: Array, c11: Array, c22: Array, scale: Array) -> Array:
     return arcsine(c12, c11, c22, scale) / np.pi
 
 
-def interpolation_rule(order: int) -> Rule:
+def interpolation_rule(order: int) -> QuadratureRule:
     """Return the Gauss-Legendre rule in phi on [0, pi/2] with s = sin(phi): nodes s and weights of ds."""
     x, w = np.polynomial.legendre.leggauss(order)
     phi = np.pi / 4 * (x + 1.0)
-    return Rule(np.sin(phi), np.pi / 4 * w * np.cos(phi))
+    return QuadratureRule(np.sin(phi), np.pi / 4 * w * np.cos(phi))
 
 
-def two_steps_and_two_units(C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: Rule) -> Float[Array, ""]:
+def two_steps_and_two_units(
+    C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: QuadratureRule
+) -> Float[Array, ""]:
     r"""Return :math:`I_4 = E[\theta(x_1)\theta(x_2)\,g_3(x_3)\,g_4(x_4)]`, where each g is a relu or a sign.
 
     With the four covariances between {1, 2} and {3, 4} multiplied by s,

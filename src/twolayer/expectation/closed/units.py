@@ -37,7 +37,7 @@ from twolayer.expectation.closed.thresholds import (
     unit_list,
 )
 from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
-from twolayer.expectation.rules import Rule
+from twolayer.expectation.rules import QuadratureRule
 from twolayer.problem import Overlaps, Problem
 
 # Nodes of the one-dimensional integral for two steps and two units; twelve already give ten digits.
@@ -117,7 +117,11 @@ def mean_square(
 
 
 def integrals(
-    omega: Float[Array, "n n"], slopes: UnitList, units: UnitList, c: Float[Array, " units"], line: Rule | None
+    omega: Float[Array, "n n"],
+    slopes: UnitList,
+    units: UnitList,
+    c: Float[Array, " units"],
+    line: QuadratureRule | None,
 ) -> UnitIntegrals:
     r"""Return all integrals over the slopes of the student's units and the values of the given units.
 
@@ -227,7 +231,7 @@ def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> A
     return jax.tree.map(lambda x: hot.T @ x[pair_positions(len(slopes.fields))] @ hot, values)
 
 
-def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, line: Rule) -> Array:
+def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, line: QuadratureRule) -> Array:
     """Return the average of two steps and the squared sum of units; slopes and units are single thresholds here."""
     p, noise = len(slopes.fields), units.noise
     weights = c[units.fields] * units.weights
@@ -288,7 +292,7 @@ class ThresholdUnits(AbstractRule):
 
     student: Thresholds
     target: Thresholds
-    line: Rule
+    line: QuadratureRule
     nudge: Any
     floor: float = eqx.field(static=True)
     others: tuple[AbstractEngine, ...] = ()

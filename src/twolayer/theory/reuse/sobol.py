@@ -1,15 +1,18 @@
-"""Scrambled Sobol nets whose points are computed inside compiled code, from a few direction numbers."""
+"""Scrambled Sobol nets whose points are computed inside compiled code, from a few numbers of the same nets of scipy."""
 
-from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.expectation.qmc import sobol
+
+if TYPE_CHECKING:
+    from scipy.stats import qmc
+
 BITS = 32
-SOBOL_BITS = 30  # the bits of scipy's direction numbers
 
 
 class Net(NamedTuple):
@@ -19,30 +22,23 @@ class Net(NamedTuple):
     shift: np.ndarray  # (coordinates,)
 
 
-@lru_cache(maxsize=16)
-def _directions(coordinates: int, log2_points: int) -> np.ndarray:
-    """Sobol's direction numbers (coordinates, bits): the points whose index in Gray code has a single bit."""
-    from scipy.stats import qmc
-
-    engine = qmc.Sobol(coordinates, scramble=False)
-    columns = []
-    for bit in range(log2_points):
-        engine.reset()
-        engine.fast_forward(2 ** (bit + 1) - 1)
-        columns.append(np.rint(engine.random(1)[0] * 2.0**SOBOL_BITS).astype(np.uint64))
-    directions = np.stack(columns, axis=1) if columns else np.zeros((coordinates, 0), np.uint64)
-    return directions << np.uint64(BITS - SOBOL_BITS)
-
-
 def scrambled_net(coordinates: int, log2_points: int, seed: int) -> Net:
-    """Sobol's net under a random linear scrambling of its digits and a random shift (Matousek)."""
-    rng = np.random.default_rng(seed)
-    places = np.arange(BITS - 1, -1, -1, dtype=np.uint64)
-    digits = (_directions(coordinates, log2_points)[..., None] >> places) & np.uint64(1)  # highest first
-    mixing = np.tril(rng.integers(0, 2, (coordinates, BITS, BITS)), -1) + np.eye(BITS, dtype=int)
-    mixed = np.einsum("cij,cbj->cbi", mixing, digits.astype(np.int64)) % 2
-    directions = np.sum(mixed.astype(np.uint64) << places, axis=-1).astype(np.uint32)
-    return Net(directions, rng.integers(0, 2**BITS, coordinates, dtype=np.uint64).astype(np.uint32))
+    """The direction numbers and the shift of scipy's scrambled Sobol net.
+
+    The first point of the net is the shift. A point whose index in Gray code has a single bit differs from it by the
+    direction number of that bit.
+    """
+    engine = sobol(coordinates, seed, BITS)
+    shift, directions = _whole(engine), np.zeros((coordinates, log2_points), np.uint32)
+    for bit in range(log2_points):
+        engine.fast_forward(2**bit - 1)  # to the point 2^(bit + 1) - 1
+        directions[:, bit] = _whole(engine) ^ shift
+    return Net(directions, shift)
+
+
+def _whole(engine: "qmc.Sobol") -> np.ndarray:
+    """The next point of a net as whole numbers."""
+    return (engine.random(1)[0] * 2.0**BITS).astype(np.uint32)
 
 
 def uniforms(net: Net, log2_points: int) -> Float[Array, "coordinates points"]:

@@ -8,7 +8,7 @@ import numpy as np
 from twolayer.core.algebra import as_fraction
 from twolayer.core.errors import NotApplicable
 from twolayer.core.multivariate import Polynomial, TooLarge, from_coefficients
-from twolayer.expectation.wick import Factor, Wick, slope
+from twolayer.expectation.wick import FieldPolynomial, Wick, slope
 from twolayer.problem import GivenOverlaps, Problem, RandomStart, WarmStart
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import is_traced
@@ -98,19 +98,19 @@ def _too_large(reason: str) -> NotApplicable:
 def _index_form(ring: OverlapRing, sigma: Terms, f: Terms, k: int, training: SGD) -> IndexForm:
     """The equations for units j and l."""
     fields = tuple(range(1, k + 1))
-    target = Factor(fields, f)
-    squared = Factor(fields, _squared(f))
+    target = FieldPolynomial(fields, f)
+    squared = FieldPolynomial(fields, _squared(f))
     half = Fraction(1, 2)
 
-    def unit(letter: str, order: int) -> Factor:
-        factor = Factor((letter,), sigma)
+    def unit(letter: str, order: int) -> FieldPolynomial:
+        factor = FieldPolynomial((letter,), sigma)
         for _ in range(order):
             factor = slope(factor, 0)
         return factor
 
     wick = Wick(ring.covariance, MAX_WRITTEN)
 
-    def E(*factors: Factor) -> Any:
+    def E(*factors: FieldPolynomial) -> Any:
         return ring.ring(wick.average(*factors))
 
     C = ring.covariance
