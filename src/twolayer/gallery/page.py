@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.types import NumbersLike
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,9 @@ class Claim:
         return f"{self.sentence}: {self.value:.4g} ({allowed})"
 
 
-def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: Any = 0.0) -> Claim:
+def agrees(
+    sentence: str, measured: NumbersLike, error: NumbersLike, predicted: NumbersLike, known_to: NumbersLike = 0.0
+) -> Claim:
     """The claim that measurements agree with predictions within five standard errors.
 
     ``known_to`` is a bound on the error of the prediction, such as a finite-size effect of known order; it is
@@ -76,7 +79,7 @@ def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: A
     return Claim(f"{sentence}, in standard errors", float(np.max(scores)), high=ERRORS)
 
 
-def slope(x: Any, y: Any) -> float:
+def slope(x: NumbersLike, y: NumbersLike) -> float:
     """The slope of y against x on logarithmic axes, by least squares."""
     return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
 

@@ -7,7 +7,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,9 +17,14 @@ from jaxtyping import Array
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
+from twolayer.core.types import Numbers
 from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import pulls
 from twolayer.training import SGD
+from twolayer.training.update import Weights
+
+if TYPE_CHECKING:
+    from twolayer.simulation.direct import Frozen
 
 # The most fields of one sample for which a step is written out in scalars.
 MAX_FIELDS = 16
@@ -137,7 +142,9 @@ def _source(steps: Steps) -> str:
     return "\n".join(lines) + "\n"
 
 
-def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first: Any, last: Any) -> Any:
+def advance_native(
+    kernel: Callable[..., None], weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers
+) -> Weights:
     """Advance all replicas from one step to another by native code, on all cores this process may use."""
     W, V, a = (np.array(x) for x in weights)
     W_star, lengths, words = (np.asarray(x) for x in (frozen.W_star, frozen.lengths, frozen.words))
@@ -148,7 +155,7 @@ def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(min(cores, len(a))) as pool:
         list(pool.map(advance, range(len(a))))
-    return type(weights)(W, V, a)
+    return Weights(W, V, a)  # pyright: ignore[reportArgumentType]: XLA takes NumPy's arrays as they are
 
 
 def fits_a_kernel(steps: Steps) -> bool:
@@ -163,7 +170,7 @@ def _power(n: int) -> int:
 
 # This function is long because the kernel is one closure over the sizes: Pallas traces it as a whole.
 @eqx.filter_jit
-def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: Any) -> Any:
+def advance_kernel(steps: Steps, weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers) -> Weights:
     """Advance all replicas by one GPU kernel for many steps: a block of threads keeps a replica in registers."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton

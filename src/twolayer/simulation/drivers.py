@@ -13,6 +13,7 @@ from jaxtyping import Array
 from twolayer.compiler.loops import Native, WrittenOut, by_kernel, by_native, by_vectors, counter
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.types import Numbers
 from twolayer.description import Watch
 from twolayer.simulation.overlap import (
     Draw,
@@ -35,14 +36,14 @@ BLOCK, GPU_BLOCK = 2**13, 2**22
 SAMPLES = 2**22
 
 
-def crossed(setting: Setting, watch: Watch, state: State, thresholds: Any, crossing: Any, at: Any) -> Array:
+def crossed(setting: Setting, watch: Watch, state: State, thresholds: Numbers, crossing: Numbers, at: Numbers) -> Array:
     """The crossings of a replica after a step that led to the state; see `Watch.crossed`."""
     if not watch.is_on:
-        return crossing
+        return jnp.asarray(crossing)
     overlaps, risk = overlaps_of(setting, state), None
     if setting.risk is not None:
         risk = setting.risk.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
-    return watch.crossed(overlaps, risk, thresholds, crossing, at)
+    return watch.crossed(overlaps, risk, jnp.asarray(thresholds), jnp.asarray(crossing), at)
 
 
 class RunState(NamedTuple):
@@ -59,7 +60,7 @@ Advance = Callable[[RunState, Any, Any], RunState]
 
 
 @eqx.filter_jit
-def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Any, last: Any) -> RunState:
+def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas from one step to another by XLA, for any batch size and width."""
 
     def one(run: RunState, step: Array) -> RunState:
@@ -175,16 +176,16 @@ def _fixed(run: RunState) -> list[Any]:
     return [*run.lengths.T, *run.thresholds.T]
 
 
-def advance_vector(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
+def advance_vector(program: WrittenOut, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas by the program on scalars, each number being a vector over replicas (any GPU)."""
     return _unflat(run, by_vectors(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-def advance_kernel(program: WrittenOut, run: RunState, first: Any, last: Any) -> RunState:
+def advance_kernel(program: WrittenOut, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas by one GPU kernel for many steps, which keeps the state in registers."""
     return _unflat(run, by_kernel(program, _flat(run), _fixed(run), list(run.words.T), first, last))
 
 
-def advance_native(program: Native, run: RunState, first: Any, last: Any) -> RunState:
+def advance_native(program: Native, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas by native code, in blocks of replicas on all cores this process may use."""
     return _unflat(run, by_native(program, _flat(run), _fixed(run), list(run.words.T), first, last))

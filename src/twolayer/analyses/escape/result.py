@@ -177,7 +177,7 @@ def judge(predictions: dict[str, Prediction], sample: Sample | None) -> Finding:
 # ---------------------------------------------------------------------------------------------- from a dataset
 
 
-def check_kind(result: Any, argument: str = "result") -> "xr.Dataset":
+def check_kind(result: object, argument: str = "result") -> "xr.Dataset":
     """The dataset of an exit time, or a sentence that it is none."""
     import xarray as xr
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from twolayer.core.types import Numbers
+
 QUANTILES = (0.1, 0.5, 0.9)
 
 
@@ -118,6 +120,6 @@ def _standard_error(values: np.ndarray) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
 
 
-def finite(value: Any) -> float | None:
+def finite(value: Numbers | None) -> float | None:
     """A number that JSON can hold, or None."""
     return float(value) if value is not None and np.isfinite(value) else None

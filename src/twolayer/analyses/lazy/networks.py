@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from twolayer.analyses.lazy.setting import KernelSetting
+from twolayer.core.types import NumbersLike
 from twolayer.kernel import AbstractSpectrum, Trained, gram, train
 from twolayer.kernel.spectra import as_measure
 
@@ -41,7 +43,9 @@ class Networks(NamedTuple):
     seed: int
     precision: str
 
-    def train(self, y: np.ndarray, name: str, tell: Tell, others: Any = None, grams: bool = False) -> list[Trained]:
+    def train(
+        self, y: np.ndarray, name: str, tell: Tell, others: NumbersLike | None = None, grams: bool = False
+    ) -> list[Trained]:
         """Train all replicas on some labels; ``others`` are inputs at which they are evaluated at the end."""
         results = []
         for replica in range(self.replicas):
@@ -74,7 +78,7 @@ def are_signs(y: np.ndarray) -> bool:
     return bool(np.all(np.abs(y) == 1.0))
 
 
-def wrong_share(outputs: Any, truth: np.ndarray) -> float:
+def wrong_share(outputs: np.ndarray | jax.Array, truth: np.ndarray) -> float:
     """The share of wrong signs."""
     return float(np.mean(np.sign(outputs) != np.sign(truth)))
 
@@ -118,7 +122,7 @@ def sweep(
             tell(name, (before + fraction) / len(labels))
 
         runs = networks.train(y, "networks on random labels", told, others=test.T)
-        errors.append([wrong_share(run.other_outputs, test.labels) for run in runs])
+        errors.append([wrong_share(np.asarray(run.other_outputs), test.labels) for run in runs])
     values = {
         "share_complexity": [measure.value for measure in measures],
         "share_complexity_error": [measure.error for measure in measures],

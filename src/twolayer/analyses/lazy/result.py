@@ -121,7 +121,7 @@ def _attributes(
     }
 
 
-def check_lazy(result: Any) -> None:
+def check_lazy(result: object) -> None:
     """Refuse what is not a result of `ntk`."""
     import xarray as xr
 

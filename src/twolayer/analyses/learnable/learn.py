@@ -11,10 +11,12 @@ from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
+from twolayer.core.types import NumbersLike
 from twolayer.data.provenance import QuestionSpec
 from twolayer.learnability import Learnability, analyse
+from twolayer.learnability.analysis import TargetLike
 from twolayer.problem import Gaussian, Problem, Student
-from twolayer.problem.activations import as_activation
+from twolayer.problem.activations import ActivationLike, as_activation
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
 from twolayer.verbs.progress import Progress, shows_progress
@@ -47,16 +49,16 @@ class Question:
 @takes_these
 @shows_progress
 def learn(
-    target: Any,
-    student: Any = None,
+    target: TargetLike,
+    student: Student | ActivationLike | None = None,
     *,
     d: int | None = None,
-    P: Any = None,
+    P: NumbersLike | None = None,
     noise: float | int = 0.0,
     learning_rate: float | int | None = None,
     spherical: bool = True,
     verify: bool = False,
-    seed: Any = 0,
+    seed: NumbersLike = 0,
     largest: int | None = None,
     progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
@@ -120,11 +122,14 @@ def learn(
         count("seed", low=0, high=2**31 - 1)(seed),
         count("largest", optional=True)(largest),
     )
+    tell = progress if callable(progress) else None
     with double():
-        return to_dataset(answer(question, progress, checkpoint), question.specification, question.seed)
+        return to_dataset(answer(question, tell, checkpoint), question.specification, question.seed)
 
 
-def answer(question: Question, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
+def answer(
+    question: Question, progress: Progress | None = None, checkpoint: str | Path | Checkpoint | None = None
+) -> Learned:
     """The analysis, the time scale and the checks as objects."""
     if question.d is not None and question.student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")
