@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,33 @@ def test_no_two_classes_share_a_name():
     modules = [ast.parse(path.read_text()) for path in (ROOT / "src" / "twolayer").rglob("*.py")]
     names = Counter(node.name for module in modules for node in module.body if isinstance(node, ast.ClassDef))
     assert not [name for name, times in names.items() if times > 1]
+
+
+# A field may hold anything: its type is the annotation beside it, as with `dataclasses.field`.
+MAY_BE_ANY = {"specification/fields.py: static", "specification/fields.py: leaf"}
+
+
+def _public_functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _public_functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield prefix + node.name, node
+
+
+def test_no_public_signature_says_any():
+    """A public function names the types that it takes and gives; ``Any`` stands inside of containers only."""
+    package, without_types = ROOT / "src" / "twolayer", set()
+    for path in sorted(package.rglob("*.py")):
+        if path.name == "script.py":  # of a page of the gallery
+            continue
+        for name, node in _public_functions(ast.parse(path.read_text()).body):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            arguments += [argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
+            annotations = [*(argument.annotation for argument in arguments), node.returns]
+            if any(ast.unparse(part) in ("Any", "'Any'", "Any | None") for part in annotations if part is not None):
+                without_types.add(f"{path.relative_to(package).as_posix()}: {name}")
+    assert without_types == MAY_BE_ANY
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])

@@ -139,14 +139,15 @@ class Ask(eqx.Module):
             )
 
     @classmethod
-    def of(cls, ask: "Ask | None", fields: Mapping[str, Any], **defaults: Any) -> "Ask":
-        """The object that a verb was given, changed by the keywords beside it; ``defaults`` hold without an object."""
+    def of(cls, ask: "Ask | None", fields: Mapping[str, Any], replicas: int = 1) -> "Ask":
+        """The object that a verb was given, changed by the keywords beside it; ``replicas`` is the verb's default."""
         names = [field.name for field in dataclasses.fields(cls)]
         unknown = [name for name in fields if name not in names]
         if unknown:
             raise WrongArguments(f"There is no argument `{unknown[0]}`: {nearest(unknown[0], names)}")
         if ask is None:
-            return cls(**(defaults | dict(fields)))
+            given: dict[str, Any] = {"replicas": replicas, **fields}
+            return cls(**given)
         instance("ask", cls, "an Ask such as Ask(until=10.0, replicas=32)")(ask)
         return dataclasses.replace(ask, **fields)
 
@@ -240,10 +241,10 @@ def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = T
         if steps > MAX_STEPS:
             raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
         save_steps = np.unique(clock.steps(ask.times(float(clock.time_per_step))))
-        times = clock.time(save_steps)
+        times = np.asarray(clock.time(save_steps))
     else:
         times = ask.times()
-        save_steps = clock.steps_at(times)
+        save_steps = np.asarray(clock.steps_at(times))
     check_starts(problem, ask.replicas)
     if problem.has_random_start:  # without one there may be a single replica, which the description decides
         check_record(problem, ask.replicas, len(times))

@@ -13,8 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
+from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
-from twolayer.training import SGD
+from twolayer.training import SGD, Clock, PhasedClock
 
 # A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
 # in finite time could not be followed in double precision.
@@ -130,7 +131,7 @@ class Watch(eqx.Module):
         risk: Float[Array, ""] | None,
         thresholds: Float[Array, " 2"],
         crossing: Float[Array, " n"],
-        at: Any,
+        at: Numbers,
     ) -> Float[Array, " n"]:
         """The crossings after a step, with ``at`` for each threshold that is reached for the first time.
 
@@ -152,7 +153,9 @@ class Watch(eqx.Module):
             distances.append(jnp.max(overlaps.M * overlaps.M - thresholds[1] * thresholds[1] * lengths, axis=0))
         return jnp.concatenate(distances) >= 0.0
 
-    def times(self, crossing: Any, k: int, clock: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    def times(
+        self, crossing: Numbers, k: int, clock: Clock | PhasedClock | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The times of the risk (replicas,) and of the overlaps (replicas, k), NaN where never or not watched.
 
         A clock converts crossings in steps to times.

@@ -135,7 +135,7 @@ def test_the_clock_takes_arrays():
     np.testing.assert_array_equal(clock.steps([0.0, 0.9, 1.1, 4.0]), [0, 0, 1, 2])
     np.testing.assert_array_equal(clock.time(np.arange(3)), [0.0, 2.0, 4.0])
     np.testing.assert_array_equal(clock.samples(np.arange(3)), [0, 4, 8])
-    assert clock.steps([1.0]).dtype == np.int64
+    assert np.asarray(clock.steps([1.0])).dtype == np.int64
 
 
 def test_one_gamma_for_every_batch_size():

@@ -7,7 +7,12 @@ import contextlib
 import json
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import TextIO
+else:
+    TextIO = object  # a stream in memory is one as well
 
 DONE = 0
 BAD_INPUT = 2
@@ -64,7 +69,7 @@ def _say(sentence: str) -> None:
             write(f"twolayer: {sentence}", sys.stderr)
 
 
-def write(text: str | None, stream: Any) -> None:
+def write(text: str | None, stream: TextIO | None) -> None:
     """Print a text, or only what is left in the buffer; a stream that takes nothing more makes a `Failure`."""
     try:
         if text is not None:

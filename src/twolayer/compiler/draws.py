@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
+
 # Seven rounds are the fewest that pass all tests of the authors of Philox; ten, their default, cost a third more.
 ROUNDS = 7
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -60,7 +62,7 @@ def _log(x: Any) -> Any:
     return exponent.astype(jnp.float32) * np.float32(np.log(2.0)) + f * _horner(_LOG, f)
 
 
-def normal_pair(radius: Any, angle: Any) -> tuple[Any, Any]:
+def normal_pair(radius: np.ndarray | Array, angle: np.ndarray | Array) -> tuple[Any, Any]:
     r"""Return two independent standard normal numbers in single precision, given two random words.
 
     .. math:: \sqrt{-2 \log u}\,(\sin\theta, \pm\cos\theta)
@@ -75,7 +77,7 @@ def normal_pair(radius: Any, angle: Any) -> tuple[Any, Any]:
     return length * sine, length * jnp.where((angle & np.uint32(1)) == np.uint32(1), -cosine, cosine)
 
 
-def normals(key: tuple[Any, Any], number: int, sample: Any, step: tuple[Any, Any]) -> Float[Array, " number"]:
+def normals(key: tuple[Any, Any], number: int, sample: Numbers, step: tuple[Any, Any]) -> Float[Array, " number"]:
     """Return ``number`` standard normal numbers for one sample of one step, which is a pair of words (low, high)."""
     block = jnp.arange(four_of(number), dtype=jnp.uint32)
     counter = (jnp.full_like(block, word) for word in (sample, *step))
@@ -87,13 +89,15 @@ def four_of(number: int) -> int:
     return -(-number // 4)
 
 
-def four_normals(k0: Any, k1: Any, block: Any, sample: Any, low: Any, high: Any) -> tuple[Any, Any, Any, Any]:
+def four_normals(
+    k0: Numbers, k1: Numbers, block: Numbers, sample: Numbers, low: Numbers, high: Numbers
+) -> tuple[Any, Any, Any, Any]:
     """Return four standard normal numbers of one sample of one step, from one block of four words."""
     words = philox((k0, k1), (block, sample, low, high))
     return (*normal_pair(*words[:2]), *normal_pair(*words[2:]))
 
 
-def noise_normal(k0: Any, k1: Any, sample: Any, low: Any, high: Any) -> Any:
+def noise_normal(k0: Numbers, k1: Numbers, sample: Numbers, low: Numbers, high: Numbers) -> Array:
     """Return the label noise of one sample of one step, a normal number from a block that no input uses."""
     return four_normals(k0, k1, jnp.full_like(sample, np.uint32(0xFFFFFFFF)), sample, low, high)[0]
 
@@ -171,11 +175,11 @@ def chi_table(degrees: list[int]) -> Float[np.ndarray, "columns terms"]:
     return np.array([np.pad(row, (0, longest - len(row))) for row in rows]).reshape(len(rows), longest)
 
 
-def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:
+def chi_above(z: np.ndarray | Array, coefficients: np.ndarray | Array) -> Float[Array, "..."]:
     r"""Return :math:`\sqrt2 (\chi_D - \sqrt D)` in double precision for a normal number, by Clenshaw's sum."""
     terms = coefficients.shape[-1]
     dtype = jnp.float32 if z.dtype == jnp.float32 and terms <= SHORT else jnp.float64
-    t = z.astype(dtype) * np.asarray(1.0 / REACH, dtype)
+    t = jnp.asarray(z, dtype) * np.asarray(1.0 / REACH, dtype)
     b1 = b2 = jnp.zeros_like(t)
     coefficients = jnp.asarray(coefficients, dtype)
     for term in range(terms - 1, 0, -1):
@@ -183,6 +187,6 @@ def chi_above(z: Any, coefficients: Any) -> Float[Array, "..."]:
     return (t * b1 - b2 + coefficients[..., 0]).astype(jnp.float64)
 
 
-def chi(z: Any, degrees: Any, coefficients: Any) -> Float[Array, "..."]:
+def chi(z: np.ndarray | Array, degrees: Numbers, coefficients: np.ndarray | Array) -> Float[Array, "..."]:
     """Return a chi variable in double precision for a normal number."""
     return jnp.maximum(jnp.sqrt(degrees) + chi_above(z, coefficients) * np.sqrt(0.5), 0.0)

@@ -36,13 +36,15 @@ class WrittenOut(NamedTuple):
     fixed: int  # how many constants a replica has
 
 
-def counter(step: Any) -> tuple[Any, Any]:
+def counter(step: Array) -> tuple[Any, Any]:
     """Return the number of a step as two words."""
     return (step & 0xFFFFFFFF).astype(jnp.uint32), (step >> 32).astype(jnp.uint32)
 
 
 @eqx.filter_jit
-def by_vectors(program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any) -> Any:
+def by_vectors(
+    program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
+) -> list[Array]:
     """Return the state after the steps from ``first`` to ``last``, by XLA: elementwise operations on any device."""
 
     def body(step: Array, flat: list[Array]) -> list[Array]:
@@ -54,7 +56,9 @@ def by_vectors(program: WrittenOut, state: list[Any], fixed: list[Any], words: l
 
 
 @eqx.filter_jit
-def by_kernel(program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any) -> Any:
+def by_kernel(
+    program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
+) -> list[Array]:
     """Return the state after the steps from ``first`` to ``last``, by one GPU kernel that keeps it in registers."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
@@ -104,7 +108,7 @@ def native(program: WrittenOut, replicas: int) -> Native:
 
 
 def by_native(
-    compiled_program: Native, state: list[Any], fixed: list[Any], words: list[Any], first: Any, last: Any
+    compiled_program: Native, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
 ) -> np.ndarray:
     """Return the state after the steps from ``first`` to ``last``, by native code on all available cores."""
     program, kernel = compiled_program

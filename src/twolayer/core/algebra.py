@@ -4,7 +4,10 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import sympy as sp
 
 # Unknown -> power, sorted; powers may be negative. A polynomial maps these to exact coefficients.
 Monomial = tuple[tuple[Hashable, int], ...]
@@ -29,8 +32,11 @@ def as_fraction(value: float) -> Fraction:
 
 
 def tidy(
-    terms: Terms, symbol: Callable[[Any], Any], rank: Callable[[Any], int | None] = lambda key: None, times: Any = 1
-) -> Any:
+    terms: Terms,
+    symbol: Callable[[Any], Any],
+    rank: Callable[[Any], int | None] = lambda key: None,
+    times: "sp.Expr | int" = 1,
+) -> "sp.Expr":
     """Return a polynomial as a sympy expression: the common factor in front, the quotient factored or collected.
 
     Parameters
@@ -91,7 +97,7 @@ def _are_simple(terms: Terms) -> bool:
     return all(coefficient.denominator <= MAX_DENOMINATOR for coefficient in terms.values())
 
 
-def number(value: Fraction) -> Any:
+def number(value: Fraction) -> "sp.Expr":
     """Return a coefficient as a sympy number: a fraction, or a decimal where the fraction would be unreadable."""
     import sympy as sp
 

@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 # How much of a value is echoed, of the name of a file, and the longest message of all.
 MAX_VALUE, MAX_PATH, MAX_MESSAGE = 80, 240, 1000
@@ -64,7 +64,7 @@ def shortened(text: str, most: int = MAX_VALUE) -> str:
     return f"{text[: most - 3 - tail]}...{text[len(text) - tail :]}"
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the text of a value for an error message, shortened if it is long."""
     if isinstance(value, PurePath):
         return shortened(repr(str(value)), MAX_PATH)
@@ -79,7 +79,7 @@ def shown(value: Any) -> str:
         return f"a value of type {type(value).__name__} that cannot be written out"
 
 
-def nearest(name: Any, allowed: Iterable[str]) -> str:
+def nearest(name: object, allowed: Iterable[str]) -> str:
     """Return the end of an error message for an unknown name: the most similar allowed names, and all of them.
 
     A name is similar to another if its spelling is, or if it is the initials (``lr`` for ``learning_rate``) or a part

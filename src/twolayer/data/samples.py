@@ -2,13 +2,14 @@
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from twolayer.core.errors import MAX_PATH, InvalidInput, shortened, shown, takes_these
 from twolayer.core.memory import check_room
 from twolayer.core.reading import parsing, regular_file
+from twolayer.core.types import NumbersLike, PathLike
 from twolayer.data.arrays import BYTES_OF_A_NUMBER, names_in, read_npz
 from twolayer.data.images import SETS, load_images
 from twolayer.problem import Samples
@@ -18,17 +19,24 @@ SPLITS = ("train", "test")
 SUFFIXES = (".npz", ".csv", ".parquet")
 
 
+if TYPE_CHECKING:
+    # Samples, a pair of arrays, the name of an image set, or a file.
+    SamplesLike: TypeAlias = Samples | tuple[NumbersLike, NumbersLike] | PathLike
+else:
+    SamplesLike = object  # `load_samples` refuses what it is not with one sentence
+
+
 @takes_these
 def load_samples(
-    source: Any,
+    source: SamplesLike,
     *,
-    classes: Any = None,
-    n: Any = None,
+    classes: NumbersLike | None = None,
+    n: NumbersLike | None = None,
     split: str = "train",
-    random_labels: float | int = 0.0,
+    random_labels: NumbersLike = 0.0,
     seed: int = 0,
     normalise: bool = True,
-    data_dir: Any = None,
+    data_dir: PathLike | None = None,
     download: bool = False,
     verify: bool = True,
 ) -> Samples:
@@ -83,7 +91,7 @@ def load_samples(
     return Samples(X, randomise_labels(np.asarray(y, dtype=np.float64), random_labels, seed))
 
 
-def randomise_labels(y: Any, share: float | int, seed: int = 0) -> np.ndarray:
+def randomise_labels(y: NumbersLike, share: NumbersLike, seed: int = 0) -> np.ndarray:
     """The labels with a fraction ``share`` of them replaced by plus or minus one with equal probability.
 
     The choice of samples and their new labels depend on the seed only: with a larger share, the samples that were

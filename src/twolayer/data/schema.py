@@ -6,7 +6,7 @@ returns it; `validate` is called whenever a result is written or read.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -160,12 +160,16 @@ class Labelled(Protocol):
         ...
 
 
-def as_dataset(result: Any) -> Any:
+Result = TypeVar("Result")
+
+
+def as_dataset(result: Labelled | Result) -> "xr.Dataset | Result":
     """A dataset or a tree as it is; the dataset of a result that is an object."""
     import xarray as xr
 
-    is_object = isinstance(result, Labelled) and not isinstance(result, xr.Dataset | xr.DataTree | xr.DataArray)
-    return result.to_dataset() if is_object else result
+    if isinstance(result, Labelled) and not isinstance(result, xr.Dataset | xr.DataTree | xr.DataArray):
+        return result.to_dataset()
+    return result  # pyright: ignore[reportReturnType]: a tree is `Labelled`, too
 
 
 # ------------------------------------------------------------------------------------------------------ trajectories

@@ -1,7 +1,7 @@
 """The short table of a result: its numbers, their errors and the verdict."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 
@@ -59,12 +59,13 @@ def native(value: Any) -> Any:
 
 def with_error(value: Any, error: Any) -> str:
     """A number with its error, rounded to the digits that are known."""
-    if value is None or not np.isfinite(value):
+    number, doubt = (np.nan if x is None else float(x) for x in (value, error))
+    if not np.isfinite(number):
         return "none"
-    if error is None or not np.isfinite(error) or error == 0.0:
-        return f"{value:.6g}"
-    digits = int(np.clip(np.ceil(np.log10(abs(value) / error)) + 2, 2, 12)) if value else 2
-    return f"{value:.{digits}g} +- {error:.1e}"
+    if not np.isfinite(doubt) or doubt == 0.0:
+        return f"{number:.6g}"
+    digits = int(np.clip(np.ceil(np.log10(abs(number) / doubt)) + 2, 2, 12)) if number else 2
+    return f"{number:.{digits}g} +- {doubt:.1e}"
 
 
 def _of_comparison(tree: "xr.DataTree") -> Text:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 
 from twolayer.core.estimate import Estimate
 from twolayer.problem import Overlaps, Problem
@@ -118,7 +118,7 @@ def by_coarser(results: tuple[Any, ...], floor: float) -> Estimate:
     return Estimate(fine, jax.tree.map(error, fine, *coarser))
 
 
-def with_doubts(judged: Estimate, first: Any, doubted: tuple[Any, ...]) -> Estimate:
+def with_doubts(judged: Estimate, first: PyTree, doubted: tuple[Any, ...]) -> Estimate:
     """Add the differences of the ``doubted`` results from the first to the error of an estimate."""
     error = judged.error
     for result in doubted:

@@ -6,7 +6,7 @@ the fields; from integrals over few units if the target is a sum of units; and f
 integrals over the target if it is not.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
+from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
 
@@ -93,7 +94,7 @@ def student_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p
     return a * problem.student.scale
 
 
-def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Any) -> dict[str, Array]:
+def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Numbers) -> dict[str, Array]:
     """Return the moments of a student and a target that are both sums of units."""
     p = units.J2.shape[0]
     parts = {
@@ -106,7 +107,9 @@ def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Any) -> dict[
     return parts
 
 
-def from_target(c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Any) -> dict[str, Array]:
+def from_target(
+    c: Float[Array, " p"], student: UnitIntegrals, target: TargetIntegrals, noise: Numbers
+) -> dict[str, Array]:
     """Return the moments for a target that is not a sum of units; c are the student's weights."""
     parts = {
         "excess_risk": 0.5 * (target.ff - 2.0 * c @ target.fs + c @ student.I2 @ c),
@@ -156,7 +159,7 @@ def _increment_covariance(
 
 
 def increment_parts(
-    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Any
+    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Numbers
 ) -> Float[Array, "N rows"]:
     r"""Return the increments of (a, M, Q) by each sample, without the learning rates; ``noise`` is that of its label.
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
+from twolayer.core.types import Numbers
 from twolayer.expectation.base import SAFETY
 from twolayer.problem import AbstractTarget
 
@@ -93,7 +94,7 @@ def legendre_rule(order: int) -> QuadratureRule:
 
 
 def line_rule(
-    breaks: Float[Array, " breaks"], rule: QuadratureRule, reach: Any = RANGE
+    breaks: Float[Array, " breaks"], rule: QuadratureRule, reach: Numbers = RANGE
 ) -> tuple[Float[Array, " nodes"], Float[Array, " nodes"]]:
     """Return nodes and weights for one standard normal and a function that is smooth between the breaks.
 

@@ -1,6 +1,6 @@
 """Bound what rules miss in the tails: for functions that grow fast, averages come from rare large fields."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from scipy.special import gammaln
 
 from twolayer.core.precision import double
+from twolayer.core.types import Numbers
 from twolayer.problem import AbstractTarget, Overlaps, Problem
 
 
@@ -124,7 +125,7 @@ def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Floa
     return jnp.minimum(needed, MOST)
 
 
-def beyond(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], edge: Any) -> dict[str, Array]:
+def beyond(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], edge: Numbers) -> dict[str, Array]:
     """Return a bound on the contribution of fields more than ``edge`` deviations from the origin to each moment."""
     shares = _log_shares(problem, overlaps, wanted)
     is_out = jnp.asarray(DISTANCES) > edge

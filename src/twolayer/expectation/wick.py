@@ -15,9 +15,19 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from twolayer.core.multivariate import Exponents, TooLarge
+
+
+@runtime_checkable
+class Coefficient(Protocol):
+    """An exact number, or an element of a polynomial ring."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+    def __mul__(self, other: Any, /) -> Any: ...
+
 
 Covariance = Callable[[Any, Any], Any]
 
@@ -52,7 +62,7 @@ class Wick:
         self.max_terms = max_terms
         self._moments: dict[tuple[tuple[Hashable, ...], Exponents], Any] = {}
 
-    def average(self, *factors: FieldPolynomial) -> Any:
+    def average(self, *factors: FieldPolynomial) -> Coefficient:
         """Return the average of the product of the factors."""
         fields = [field for factor in factors for field in factor.fields]
         room = [max((e[n] for e in factor.terms), default=0) for factor in factors for n in range(len(factor.fields))]

@@ -30,8 +30,10 @@ import numpy as np
 from twolayer.analyses import LazySpec, NTKAsk
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.memory import check_size
+from twolayer.core.types import NumbersLike, PathLike
 from twolayer.data import load_samples
 from twolayer.data.arrays import BYTES_OF_A_NUMBER
+from twolayer.data.samples import SamplesLike
 from twolayer.experiment.specs import read_tables, refuse_unknown
 from twolayer.problem import Problem, Samples
 from twolayer.specification.codec import decode, encode
@@ -47,14 +49,14 @@ SAMPLES, TEST_SAMPLES = 1000, 1000
 
 
 def load_data(
-    source: Any = SPHERE,
-    n: Any = None,
-    d: Any = 20,
-    classes: Any = None,
-    random_labels: Any = 0.0,
-    test: Any = None,
+    source: SamplesLike = SPHERE,
+    n: NumbersLike | None = None,
+    d: NumbersLike = 20,
+    classes: NumbersLike | None = None,
+    random_labels: NumbersLike = 0.0,
+    test: NumbersLike | None = None,
     seed: int = 0,
-    data_dir: Any = None,
+    data_dir: PathLike | None = None,
     download: bool = False,
     has_target: bool = False,
 ) -> tuple[Samples, Samples | None]:

@@ -7,11 +7,14 @@ import time
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.files import held, make_folder, write_whole
 from twolayer.gallery.page import Claim, Made, Page, PageOptions
+
+if TYPE_CHECKING:
+    from twolayer.ask import RunSpec
 
 PARTS = ("spec.toml", "script.py")
 
@@ -118,7 +121,7 @@ def _call(folder: Path, ask: PageOptions) -> Made:
     return module.make(read_page_spec(folder / "spec.toml"), ask)
 
 
-def read_page_spec(path: Path) -> Any:
+def read_page_spec(path: Path) -> "RunSpec | dict[str, Any]":
     """A `RunSpec` where the file states a whole problem, else its tables as they are, as for data sets."""
     from twolayer.experiment import parse_spec
 

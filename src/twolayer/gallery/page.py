@@ -64,7 +64,9 @@ class Claim:
         return f"{self.sentence}: {self.value:.4g} (must be {both}{self.allowed})"
 
 
-def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: Any = 0.0) -> Claim:
+def agrees(
+    sentence: str, measured: NumbersLike, error: NumbersLike, predicted: NumbersLike, known_to: NumbersLike = 0.0
+) -> Claim:
     """The claim that measurements agree with predictions within five standard errors.
 
     ``known_to`` is a bound on the error of the prediction, such as a finite-size effect of known order; it is
@@ -75,7 +77,7 @@ def agrees(sentence: str, measured: Any, error: Any, predicted: Any, known_to: A
     return Claim(f"{sentence}, in standard errors", float(np.max(scores)), high=ERRORS)
 
 
-def slope(x: Any, y: Any) -> float:
+def slope(x: NumbersLike, y: NumbersLike) -> float:
     """The slope of y against x on logarithmic axes, by least squares."""
     return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
 

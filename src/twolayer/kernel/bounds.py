@@ -17,6 +17,7 @@ For a single power the constants are 2, 2.507, 6.140, 9.153 at q = 1, 2, 4, 6 in
 import ast
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -24,6 +25,7 @@ import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial
+from twolayer.core.types import NumbersLike
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import array, leaf
 from twolayer.specification.registry import register
@@ -87,10 +89,9 @@ class PowerSum(eqx.Module):
         return math.sqrt(total)
 
 
-def power_sum(terms: Any) -> PowerSum:
+def power_sum(terms: Iterable[tuple[float | int, NumbersLike, int]]) -> PowerSum:
     r"""A target from terms :math:`(\alpha, \beta, q)`; raises for constants and for odd powers of three and more."""
-    terms = list(terms)
-    if not terms:
+    if not (terms := list(terms)):
         raise InvalidInput("Argument `terms` must hold at least one term (alpha, beta, power).")
     linear: Any = 0.0
     quadratic: Any = 0.0
@@ -121,7 +122,7 @@ def power_sum(terms: Any) -> PowerSum:
     return PowerSum(np.array(alphas), np.stack(betas), np.array(powers))
 
 
-def check_power(q: Any) -> None:
+def check_power(q: float | int) -> None:
     """Raise `InvalidInput` for powers that the theorem does not cover."""
     if int(q) == q and (q == 1 or (q >= 2 and q % 2 == 0)):
         return
@@ -134,12 +135,12 @@ def check_power(q: Any) -> None:
     raise InvalidInput(f"Powers must be 1 or even and positive for a bound, but one is {q}: {reason}.")
 
 
-def linear(beta: Any) -> PowerSum:
+def linear(beta: NumbersLike) -> PowerSum:
     r"""The target :math:`\beta \cdot x`, with the bound :math:`3\|\beta\|`."""
     return power_sum([(1.0, beta, 1)])
 
 
-def quadratic(A: Any) -> PowerSum:
+def quadratic(A: NumbersLike) -> PowerSum:
     r"""The target :math:`x^\top A x`, with the bound :math:`6\|A\|_*` (nuclear norm)."""
     A = array("A", 2)(A)
     if A.shape[0] != A.shape[1]:
@@ -148,7 +149,7 @@ def quadratic(A: Any) -> PowerSum:
     return power_sum([(value, vector, 2) for value, vector in zip(values, vectors.T, strict=True)])
 
 
-def cosine(beta: Any, alpha: float | int = 1.0) -> PowerSum:
+def cosine(beta: NumbersLike, alpha: float | int = 1.0) -> PowerSum:
     r"""The target :math:`\alpha(\cos(\beta \cdot x) - 1)`, with the bound :math:`3\|\beta\|\sinh\|\beta\|` at one."""
     return power_sum(_cosine_terms(float(alpha), array("beta", 1)(beta)))
 
@@ -172,7 +173,7 @@ def _cosine_terms(alpha: float, beta: np.ndarray) -> list[tuple[float, np.ndarra
     raise AssertionError("The series of a cosine ends.")
 
 
-def from_expression(text: str, directions: Any) -> PowerSum:
+def from_expression(text: str, directions: NumbersLike) -> PowerSum:
     r"""A target from a formula in the fields :math:`z_r = \beta_r \cdot x`, such as ``"z1 + 0.5*z1*z2 + cos(z2) - 1"``.
 
     Parameters

@@ -14,6 +14,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.memory import available_memory
 from twolayer.core.precision import double
+from twolayer.core.types import Device, NumbersLike
 from twolayer.kernel.matrices import NEARLY_PARALLEL, stable_angle
 from twolayer.kernel.profile import Profile
 from twolayer.specification.fields import count
@@ -31,7 +32,7 @@ MOST_PAIRS = 2**24
 EXACT = jax.lax.Precision.HIGHEST
 
 
-def chosen_devices(devices: Any) -> list[Any]:
+def chosen_devices(devices: NumbersLike | None) -> list[Any]:
     """The devices that make products: so many, or all accelerators; none where products are made by NumPy."""
     if devices is None:
         return [] if jax.default_backend() == "cpu" else jax.local_devices()
@@ -97,7 +98,7 @@ class DeviceStrips:
         return len(self.inputs)
 
     @property
-    def main_device(self) -> Any:
+    def main_device(self) -> Device:
         """The device on which other work of this size should be done."""
         return self.devices[0]
 

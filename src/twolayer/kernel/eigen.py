@@ -9,13 +9,13 @@ and the test loss of the trained network is below :math:`\sqrt{2\,y^\top H^{-1} 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory import available_memory, in_words
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.free import FreeSpectrum, free_spectrum
 from twolayer.kernel.matrices import gram_with_error
 from twolayer.kernel.solve import Solved, smallest_eigenvalue
@@ -30,6 +30,7 @@ from twolayer.kernel.spectra import (
     matrix_error,
     step_numbers,
 )
+from twolayer.problem.activations import ActivationLike
 from twolayer.specification.fields import array, number
 
 METHODS = ("auto", "exact", "free")
@@ -63,11 +64,13 @@ class Spectrum(AbstractSpectrum):
     def lambda_max(self) -> float:
         return float(self.eigenvalues[0])
 
-    def projections(self, y: Any) -> np.ndarray:
+    def projections(self, y: NumbersLike) -> np.ndarray:
         r"""The components :math:`v_i \cdot y` of labels along the eigenvectors; several sets of labels are columns."""
         return self.eigenvectors.T @ self._labels(y)
 
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
+    def predictions(
+        self, Y: NumbersLike, steps: NumbersLike, eta: NumbersLike | None = None
+    ) -> list[ResidualPrediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         factors = np.abs(1.0 - eta * self.eigenvalues)
         predictions = []
@@ -77,18 +80,18 @@ class Spectrum(AbstractSpectrum):
             predictions.append(ResidualPrediction(_norms(factors, k, projected), error, self.eigenvalues, projected**2))
         return predictions
 
-    def flow(self, y: Any, times: Any) -> np.ndarray:
+    def flow(self, y: NumbersLike, times: NumbersLike) -> np.ndarray:
         r"""The predicted norm :math:`\|y - u(t)\|` of gradient flow at given times :math:`t = \eta k`."""
         times = array("times", 1)(times)
         return np.sqrt(np.exp(-2.0 * np.outer(times, self.eigenvalues)) @ self.projections(y) ** 2)
 
-    def outputs(self, y: Any, k: int, eta: Any = None) -> np.ndarray:
+    def outputs(self, y: NumbersLike, k: int, eta: NumbersLike | None = None) -> np.ndarray:
         r"""The predicted outputs :math:`u(k) = (I - (I - \eta H)^k)\,y`."""
         eta = self.check_step(eta)
         kept = 1.0 - (1.0 - eta * self.eigenvalues) ** int(k)
         return self.eigenvectors @ (kept * self.projections(y))
 
-    def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
+    def coefficients(self, y: NumbersLike, k: int | None = None, eta: NumbersLike | None = None) -> np.ndarray:
         if k is None:
             self.require_inverse()
             kept = 1.0 / self.eigenvalues
@@ -97,7 +100,7 @@ class Spectrum(AbstractSpectrum):
         projected = self.projections(y)
         return self.eigenvectors @ (kept.reshape((-1,) + (1,) * (projected.ndim - 1)) * projected)
 
-    def inverse_forms(self, Y: Any) -> list[Estimate]:
+    def inverse_forms(self, Y: NumbersLike) -> list[Estimate]:
         r""":math:`y^\top H^{-1} y` of each column; its error is :math:`\|\delta H\|\,\|H^{-1}y\|^2` to first order."""
         self.require_inverse()
         projected = self.projections(array("y", 2)(Y))
@@ -119,7 +122,7 @@ def _norms(factors: np.ndarray, k: np.ndarray, projected: np.ndarray) -> np.ndar
     return np.sqrt(np.concatenate(parts))
 
 
-def decompose(H: Any, ridge: float | int = 0.0, *, overwrite: bool = False, error: float = 0.0) -> Spectrum:
+def decompose(H: NumbersLike, ridge: float | int = 0.0, *, overwrite: bool = False, error: float = 0.0) -> Spectrum:
     """The spectrum of a symmetric matrix, by LAPACK's relatively robust representations.
 
     Parameters
@@ -155,7 +158,12 @@ def decompose(H: Any, ridge: float | int = 0.0, *, overwrite: bool = False, erro
 
 
 def spectrum(
-    X: Any, activation: Any = "relu", *, layers: str = "first", kappa: float | int = 1.0, ridge: float | int = 0.0
+    X: NumbersLike,
+    activation: ActivationLike = "relu",
+    *,
+    layers: str = "first",
+    kappa: float | int = 1.0,
+    ridge: float | int = 0.0,
 ) -> Spectrum:
     """The spectrum of the Gram matrix of a data set, by `gram` and `decompose`; memory holds at most two matrices.
 
@@ -191,7 +199,14 @@ def choose_method(method: str, n: int, matrices: int = 2) -> tuple[str, str]:
     return "exact", f"{matrices} matrices of {n} rows fit the memory"
 
 
-def complexity(X: Any, y: Any, activation: Any = "relu", *, ridge: float | int = 0.0, method: str = "auto") -> float:
+def complexity(
+    X: NumbersLike,
+    y: NumbersLike,
+    activation: ActivationLike = "relu",
+    *,
+    ridge: float | int = 0.0,
+    method: str = "auto",
+) -> float:
     r"""The complexity measure :math:`\sqrt{2\,y^\top (H^\infty)^{-1} y / n}` of labels on inputs.
 
     `measure` is the same with a bound on its error.
@@ -204,9 +219,9 @@ def complexity(X: Any, y: Any, activation: Any = "relu", *, ridge: float | int =
 
 
 def measure(
-    X: Any,
-    y: Any,
-    activation: Any = "relu",
+    X: NumbersLike,
+    y: NumbersLike,
+    activation: ActivationLike = "relu",
     *,
     layers: str = "first",
     kappa: float | int = 1.0,
@@ -289,7 +304,15 @@ def _require(kernel_spectrum: AbstractSpectrum, X: np.ndarray) -> None:
         raise ComputationFailed(f"{failure} {explain_singular(X)}", kernel_spectrum) from None
 
 
-def residuals(X: Any, y: Any, eta: Any, steps: Any, activation: Any = "relu", *, method: str = "auto") -> np.ndarray:
+def residuals(
+    X: NumbersLike,
+    y: NumbersLike,
+    eta: NumbersLike,
+    steps: NumbersLike,
+    activation: ActivationLike = "relu",
+    *,
+    method: str = "auto",
+) -> np.ndarray:
     r"""The predicted norm :math:`\|y - u(k)\|` of the residual at steps 0, 1, ..., ``steps`` of gradient descent.
 
     A step size of :math:`2/\lambda_{\max}` or more, at which gradient descent diverges, raises `InvalidInput`.

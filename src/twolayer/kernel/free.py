@@ -17,6 +17,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.device import chosen_devices
 from twolayer.kernel.krylov import Krylov, processes, random_signs
 from twolayer.kernel.products import PRECISIONS, GramProduct
@@ -38,6 +39,7 @@ from twolayer.kernel.spectra import (
     matrix_error,
     step_numbers,
 )
+from twolayer.problem.activations import ActivationLike
 from twolayer.specification.fields import array, choice, count, number
 
 # Nodes of the rules of labels; nodes and number of the random vectors that give the density.
@@ -93,7 +95,9 @@ class FreeSpectrum(AbstractSpectrum):
     def lambda_max_error(self) -> float:
         return float(self.largest.error)
 
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
+    def predictions(
+        self, Y: NumbersLike, steps: NumbersLike, eta: NumbersLike | None = None
+    ) -> list[ResidualPrediction]:
         eta, k = self.check_step(eta), step_numbers(steps)
         # A rule with k nodes or more is exact for k steps.
         nodes = min(self.nodes, int(np.max(k, initial=1.0)) + 2)
@@ -108,17 +112,17 @@ class FreeSpectrum(AbstractSpectrum):
             np.asarray(norms.value), np.asarray(norms.error) + shift, rule.nodes[::-1], rule.weights[::-1]
         )
 
-    def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
+    def coefficients(self, y: NumbersLike, k: int | None = None, eta: NumbersLike | None = None) -> np.ndarray:
         y = self._labels(y)
         Y = y.reshape(self.n, -1)
         if k is None:
             return self._solve(Y).solutions.reshape(y.shape)
-        eta, steps = self.check_step(eta), int(count("k", low=0)(k))
+        size, steps = self.check_step(eta), count("k", low=0)(k)
         runs = self._follow(Y, min(self.nodes, max(steps, 1)))
-        columns = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, eta, steps)) for run in runs]
+        columns = [run.apply(lambda eigenvalues: coefficient_factor(eigenvalues, size, steps)) for run in runs]
         return np.stack(columns, axis=1).reshape(y.shape)
 
-    def inverse_forms(self, Y: Any) -> list[Estimate]:
+    def inverse_forms(self, Y: NumbersLike) -> list[Estimate]:
         self.require_inverse()
         Y = self._columns(Y)
         solved = self._solve(Y)
@@ -164,17 +168,17 @@ class FreeSpectrum(AbstractSpectrum):
 
 # It has eleven parameters because each is an independent option of a numerical method, with a default.
 def free_spectrum(
-    X: Any,
-    activation: Any = "relu",
+    X: NumbersLike,
+    activation: ActivationLike = "relu",
     *,
     layers: str = "first",
     kappa: float | int = 1.0,
     ridge: float | int = 0.0,
     precision: str = "double",
-    devices: Any = None,
-    rank: Any = RANK,
-    nodes: Any = NODES,
-    seed: Any = 0,
+    devices: NumbersLike | None = None,
+    rank: NumbersLike = RANK,
+    nodes: NumbersLike = NODES,
+    seed: NumbersLike = 0,
     progress: Callable[[str, float], None] | None = None,
 ) -> FreeSpectrum:
     r"""The spectrum of the Gram matrix of a data set without the matrix.

@@ -17,6 +17,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import NumbersLike
 from twolayer.specification.fields import array, count, number
 
 Product = Callable[[np.ndarray], np.ndarray]
@@ -54,7 +55,7 @@ class SpectralRule:
         value = float(np.sqrt(2.0 * form.value / n))
         return Estimate(value, float(np.sqrt(2.0 * (form.value + form.error) / n)) - value)
 
-    def residuals(self, steps: Any, eta: float | int) -> Estimate:
+    def residuals(self, steps: NumbersLike, eta: float | int) -> Estimate:
         r"""The predicted norms :math:`\|y - u(k)\|` at the given steps of gradient descent."""
         eta = float(number("eta", above=0.0)(eta))
         if eta >= 2.0 / self.nodes[-1]:
@@ -148,7 +149,7 @@ def processes(product: Product, Y: np.ndarray, nodes: int, tell: Callable[[float
     ]
 
 
-def lanczos(product: Product, y: Any, nodes: Any = 100) -> SpectralRule:
+def lanczos(product: Product, y: NumbersLike, nodes: NumbersLike = 100) -> SpectralRule:
     """The rule for a vector, by ``nodes`` products; all directions are kept and orthogonalised."""
     y = array("y", 1)(y)
     if not np.any(y):
@@ -156,7 +157,7 @@ def lanczos(product: Product, y: Any, nodes: Any = 100) -> SpectralRule:
     return processes(product, y[:, None], count("nodes", low=2)(nodes))[0].rule
 
 
-def random_signs(n: int, probes: Any, seed: Any) -> np.ndarray:
+def random_signs(n: int, probes: NumbersLike, seed: NumbersLike) -> np.ndarray:
     """The random vectors with which traces are estimated, as columns."""
     rng = np.random.default_rng([count("seed", low=0)(seed), 3])
     return rng.choice([-1.0, 1.0], (count("probes", low=2)(probes), n)).T
@@ -167,8 +168,8 @@ def trace(
     n: int,
     function: Callable[[np.ndarray], np.ndarray],
     *,
-    probes: Any = 16,
-    nodes: Any = 50,
+    probes: NumbersLike = 16,
+    nodes: NumbersLike = 50,
     seed: int = 0,
 ) -> Estimate:
     r"""The trace of a function of the matrix, :math:`\sum_i f(\lambda_i)`, by stochastic Lanczos quadrature.

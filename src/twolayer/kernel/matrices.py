@@ -20,9 +20,10 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.machine import cores
 from twolayer.core.precision import double
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem import AbstractActivation
-from twolayer.problem.activations import Relu, as_activation
+from twolayer.problem.activations import ActivationLike, Relu, as_activation
 from twolayer.specification.fields import array, choice, number
 
 # Above this cosine the angle is computed from the chord in double precision. At this value the cosine still gives the
@@ -39,12 +40,12 @@ SAME_NORM, LAST_DIGITS = 1e-12, 4e-15
 
 
 def gram(
-    X: Any,
-    activation: Any = "relu",
+    X: NumbersLike,
+    activation: ActivationLike = "relu",
     *,
     layers: str = "first",
     kappa: float | int = 1.0,
-    others: Any = None,
+    others: NumbersLike | None = None,
 ) -> np.ndarray:
     r"""The Gram matrix of an infinitely wide network, :math:`H^\infty`.
 
@@ -78,7 +79,11 @@ def gram(
 
 
 def gram_with_error(
-    X: Any, activation: Any = "relu", layers: str = "first", kappa: float | int = 1.0, others: Any = None
+    X: NumbersLike,
+    activation: ActivationLike = "relu",
+    layers: str = "first",
+    kappa: float | int = 1.0,
+    others: NumbersLike | None = None,
 ) -> tuple[np.ndarray, float]:
     """The Gram matrix of `gram`, and a bound on the error of an entry beyond the rounding of inner products."""
     activation = as_activation(activation)
@@ -95,7 +100,7 @@ def gram_with_error(
     return H, profile.error * (float(np.max(norms) * np.max(other_norms)) if scales else 1.0)
 
 
-def unit_rows(X: Any, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
+def unit_rows(X: NumbersLike, name: str = "X") -> tuple[np.ndarray, np.ndarray]:
     """The rows divided by their norms, and the norms; a norm that is one up to rounding is set to one."""
     X = np.ascontiguousarray(array(name, 2)(X), dtype=np.float64)
     if 0 in X.shape:
@@ -200,7 +205,7 @@ def _on_all_cores(work: Callable[[Any], None], tasks: Iterator[Any]) -> None:
             pass
 
 
-def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tuple[int, int]]:
+def parallel_pairs(X: NumbersLike, tolerance: float = 1e-7, limit: int = 100) -> list[tuple[int, int]]:
     """Pairs of rows with equal or opposite directions, within a chord of ``tolerance``; the smaller index is first."""
     U, _ = unit_rows(X)
     pairs: list[tuple[int, int]] = []
@@ -217,7 +222,9 @@ def parallel_pairs(X: Any, tolerance: float = 1e-7, limit: int = 100) -> list[tu
     return pairs
 
 
-def network_gram(X: Any, W: Any, activation: Any = "relu", *, layers: str = "first") -> np.ndarray:
+def network_gram(
+    X: NumbersLike, W: NumbersLike, activation: ActivationLike = "relu", *, layers: str = "first"
+) -> np.ndarray:
     r"""The Gram matrix of a network of finite width with second-layer weights of plus or minus one.
 
     Parameters
@@ -240,7 +247,7 @@ def network_gram(X: Any, W: Any, activation: Any = "relu", *, layers: str = "fir
 
 
 def gram_of_fields(
-    products: np.ndarray, blocks: Iterator[np.ndarray], activation: Any = "relu", layers: str = "first"
+    products: np.ndarray, blocks: Iterator[np.ndarray], activation: ActivationLike = "relu", layers: str = "first"
 ) -> np.ndarray:
     """The Gram matrix of a network from the inner products of its inputs and its fields, in blocks of units."""
     activation = as_activation(activation)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from twolayer.core.memory import available_memory
+from twolayer.core.types import Device
 from twolayer.kernel.device import KEPT, DeviceStrips
 from twolayer.kernel.matrices import apply_profile, one_norm, unit_rows
 from twolayer.kernel.profile import LAYERS, Profile, make_profile
@@ -28,7 +29,7 @@ class Strips(Protocol):
     is_kept: bool
 
     @property
-    def main_device(self) -> Any:
+    def main_device(self) -> Device | None:
         """The device on which other work of this size should be done; None where that is NumPy's."""
         ...
 
@@ -51,7 +52,7 @@ class HostStrips:
         self._strips: dict[int, np.ndarray] = {}
 
     @property
-    def main_device(self) -> Any:
+    def main_device(self) -> Device | None:
         """None: other work is NumPy's too."""
         return None
 
@@ -146,7 +147,7 @@ class GramProduct:
         return self._strips.is_kept
 
     @property
-    def main_device(self) -> Any:
+    def main_device(self) -> Device | None:
         """The device on which other work of this size should be done; None where that is NumPy's."""
         return self._strips.main_device
 

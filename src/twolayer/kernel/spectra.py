@@ -8,6 +8,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.matrices import parallel_pairs
 from twolayer.specification.fields import array, count, number
 
@@ -79,7 +80,7 @@ class AbstractSpectrum(ABC):
         """The step size at and above which gradient descent diverges."""
         return 2.0 / self.lambda_max
 
-    def check_step(self, eta: Any) -> float:
+    def check_step(self, eta: NumbersLike | None) -> float:
         """The checked step size, below that at which gradient descent diverges; half of that one by default."""
         if eta is None:
             return 0.5 * self.largest_step
@@ -92,29 +93,31 @@ class AbstractSpectrum(ABC):
         return eta
 
     @abstractmethod
-    def predictions(self, Y: Any, steps: Any, eta: Any = None) -> list[ResidualPrediction]:
+    def predictions(
+        self, Y: NumbersLike, steps: NumbersLike, eta: NumbersLike | None = None
+    ) -> list[ResidualPrediction]:
         """The predictions for each column of labels at the given steps; a number means 0, 1, ..., steps."""
 
-    def residuals(self, y: Any, steps: Any, eta: Any = None) -> np.ndarray:
+    def residuals(self, y: NumbersLike, steps: NumbersLike, eta: NumbersLike | None = None) -> np.ndarray:
         r"""The predicted norm :math:`\|y - u(k)\|` at the given steps; a number means 0, 1, ..., steps."""
         return self.predictions(self._labels(array("y", 1)(y))[:, None], steps, eta)[0].residuals
 
     @abstractmethod
-    def coefficients(self, y: Any, k: int | None = None, eta: Any = None) -> np.ndarray:
+    def coefficients(self, y: NumbersLike, k: int | None = None, eta: NumbersLike | None = None) -> np.ndarray:
         r"""The coefficients of the kernel in predictions at other inputs, :math:`H^{-1} u(k)`; their limit without k.
 
         Several sets of labels are columns.
         """
 
     @abstractmethod
-    def inverse_forms(self, Y: Any) -> list[Estimate]:
+    def inverse_forms(self, Y: NumbersLike) -> list[Estimate]:
         r""":math:`y^\top H^{-1} y` of each column, with a bound on its error."""
 
-    def inverse_form(self, y: Any) -> Estimate:
+    def inverse_form(self, y: NumbersLike) -> Estimate:
         r""":math:`y^\top H^{-1} y` with a bound on its error."""
         return self.inverse_forms(self._labels(array("y", 1)(y))[:, None])[0]
 
-    def complexity(self, y: Any) -> Estimate:
+    def complexity(self, y: NumbersLike) -> Estimate:
         r"""The measure :math:`\sqrt{2\,y^\top H^{-1} y / n}` with a bound on its numerical error."""
         return as_measure(self.inverse_form(y), self.n)
 
@@ -142,7 +145,7 @@ def as_measure(form: Estimate, n: int) -> Estimate:
     return Estimate(value, value - low)
 
 
-def step_numbers(steps: Any) -> np.ndarray:
+def step_numbers(steps: NumbersLike) -> np.ndarray:
     """The steps as an array: those given, or 0, 1, ... up to a number."""
     if np.ndim(steps) == 0:
         return np.arange(count("steps", low=0, high=10**7)(steps) + 1, dtype=float)
@@ -157,7 +160,7 @@ def coefficient_factor(eigenvalues: np.ndarray, eta: float, k: int) -> np.ndarra
     return np.where(np.abs(rates) * k < 1e-12, eta * k, kept)
 
 
-def explain_singular(X: Any, labels: Any = None) -> str:
+def explain_singular(X: NumbersLike, labels: NumbersLike | None = None) -> str:
     """A sentence that names the parallel inputs that make a Gram matrix singular, or says that there are none."""
     pairs = parallel_pairs(X)
     if not pairs:

@@ -23,6 +23,7 @@ import numpy as np
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.memory import available_memory, in_words
 from twolayer.core.precision import double
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
 from twolayer.problem.student import MOST_UNITS
@@ -73,17 +74,17 @@ class Trained:
 
 
 def train(
-    X: Any,
-    y: Any,
+    X: NumbersLike,
+    y: NumbersLike,
     *,
-    width: Any,
+    width: NumbersLike,
     eta: float | int,
-    steps: Any,
+    steps: NumbersLike,
     start: str = "antisymmetric",
     kappa: float | int | None = None,
     seed: int = 0,
     replica: int = 0,
-    others: Any = None,
+    others: NumbersLike | None = None,
     precision: str = "double",
     grams: bool = True,
     progress: Callable[[float], None] | None = None,
@@ -126,7 +127,7 @@ def train(
     -----
     Checked against gradient descent on the weights by automatic differentiation.
     """
-    X, y = _checked(X, y)
+    X, labels = _checked(X, y)
     width = count("width", high=MOST_UNITS)(width)
     eta = float(number("eta", above=0.0)(eta))
     steps = count("steps", low=0, high=10**7)(steps)
@@ -147,7 +148,9 @@ def train(
         Z0[rows] = W @ X.T
     were_on = np.packbits(Z0 >= 0.0)
     initial = gram_of_fields(G, _blocks(Z0)) if grams else None
-    residuals, Z, shares, e = _descend(Z0, signs, G, y, eta, steps, T is not None, progress or (lambda fraction: None))
+    residuals, Z, shares, e = _descend(
+        Z0, signs, G, labels, eta, steps, T is not None, progress or (lambda fraction: None)
+    )
     flipped = np.unpackbits(were_on ^ np.packbits(Z >= 0.0), count=Z.size)
     other_outputs = None
     if T is not None:
@@ -163,7 +166,7 @@ def train(
         start,
         kappa,
         residuals,
-        y + e,
+        labels + e,
         other_outputs,
         float(np.mean(flipped)) if flipped.size else 0.0,
         initial,

@@ -3,12 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from twolayer.core.deprecation import renamed_function
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.types import NumbersLike
 from twolayer.learnability.certificate import Verdict
 from twolayer.learnability.formula import formula_of
 from twolayer.learnability.generative import generative_staircase
@@ -154,7 +155,14 @@ class Learnability:
         return report(self)
 
 
-def as_target(target: Any) -> tuple[AbstractTarget, str]:
+if TYPE_CHECKING:
+    # A target, a formula, or the name of a target in the library.
+    TargetLike: TypeAlias = AbstractTarget | str
+else:
+    TargetLike = object  # `as_target` refuses what it is not with one sentence
+
+
+def as_target(target: TargetLike) -> tuple[AbstractTarget, str]:
     """Return a target and its formula, given a target, a formula or the name of a target in the library."""
     from twolayer.learnability.library import named_targets
 
@@ -182,7 +190,7 @@ def _text(target: AbstractTarget) -> str:
     return inner.text if isinstance(inner, Expression) else f"{target}".replace("\n", " ")
 
 
-def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learnability:
+def analyse(target: TargetLike, P: NumbersLike | None = None, student: Student | None = None) -> Learnability:
     """Analyse which directions of a target can be learned, in which order and at which cost.
 
     Parameters
@@ -200,7 +208,7 @@ def analyse(target: Any, P: Any = None, student: Student | None = None) -> Learn
     if target.k > MAX_FIELDS:
         raise InvalidInput(f"Argument `target` must have at most {MAX_FIELDS} fields here, but has {target.k}.")
     if P is not None:
-        check_covariance("P", P, target.k)
+        check_covariance("P", np.asarray(P), target.k)
         if isinstance(target, Committee):
             target = Committee(target.k, target.activation, P, target.second_layer)
     sizes, vectors = np.linalg.eigh(np.asarray(target.target_overlaps if P is None else P, dtype=float))

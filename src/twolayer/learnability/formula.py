@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from twolayer.core.algebra import as_fraction
 from twolayer.problem import AbstractTarget, Committee, MultiIndex, SingleIndex
 from twolayer.problem.expression import Expression, symbolic_activation
+
+if TYPE_CHECKING:
+    import sympy as sp
 
 # A formula with more terms than this after expansion is not expanded.
 MAX_TERMS = 400
@@ -89,7 +92,7 @@ def _parts(form: Any) -> list[Any]:
     return list(sp.preorder_traversal(form))
 
 
-def vanishes(form: Any) -> bool:
+def vanishes(form: "sp.Expr") -> bool:
     """Whether an expression is proved to be zero; False means that this was not proved."""
     import sympy as sp
 
@@ -117,7 +120,7 @@ def _is_seen(form: Any) -> bool:
     return bool(np.any((np.abs(np.sum(values, axis=0)) > SEEN * size) & (size > 0.0) & np.isfinite(size)))
 
 
-def is_tame(form: Any) -> bool:
+def is_tame(form: "sp.Expr") -> bool:
     """Whether sympy simplifies an expression quickly: it is short, and no angle is a large multiple.
 
     Sympy expands a sine of n x into n products.

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import in_hermite
@@ -359,7 +360,7 @@ def table_of(
     return from_values(evaluate, k)
 
 
-def numpy_values(activation: Any, x: np.ndarray) -> np.ndarray:
+def numpy_values(activation: Callable[[Array], Array], x: np.ndarray) -> np.ndarray:
     """Return an activation of a NumPy array, in double precision."""
     with double():
         return np.asarray(activation(jnp.asarray(x)), dtype=float)

@@ -167,7 +167,7 @@ def flow(
     return draw(Sheet([row[0] for row in rows], min(PANELS, len(rows)), heights=(2.0,), shared="xy"), title, ax)
 
 
-def flow_movie(result: Any, path: str | Path, direction: int = 0, seconds: float = 8.0) -> Path:
+def flow_movie(result: xr.Dataset, path: str | Path, direction: int = 0, seconds: float = 8.0) -> Path:
     r"""Write the flow of `flow` as an animation (GIF), one frame for each saved time, with the risk beside it.
 
     Parameters

@@ -91,7 +91,7 @@ class Facet(NamedTuple):
     descriptions: list[ShownDescription]
 
 
-def facets(result: Any, hue: str | None = None, col: str | None = None) -> list[Facet]:
+def facets(result: object, hue: str | None = None, col: str | None = None) -> list[Facet]:
     """The datasets of a comparison, or the one of a single run, in their order.
 
     Parameters
@@ -134,7 +134,7 @@ def facets(result: Any, hue: str | None = None, col: str | None = None) -> list[
     return shown
 
 
-def named_datasets(result: Any) -> dict[str, xr.Dataset]:
+def named_datasets(result: object) -> dict[str, xr.Dataset]:
     """The datasets of a result that hold a finished replica, by the names of their descriptions."""
     if isinstance(result, xr.Dataset):
         named = {str(result.attrs.get("description", "result")): result}

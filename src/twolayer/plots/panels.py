@@ -129,7 +129,7 @@ class Sheet:
         """The height of each row."""
         return [self.heights[row % len(self.heights)] for row in range(-(-len(self.panels) // self.columns))]
 
-    def axes_on(self, figure: Any) -> list[tuple[Panel, Axes]]:
+    def axes_on(self, figure: FigureBase) -> list[tuple[Panel, Axes]]:
         """Make the axes of all panels in a figure or a part of one; labels that stand elsewhere are left out."""
         heights = self.row_heights
         grid = figure.add_gridspec(len(heights), self.columns, height_ratios=heights)

@@ -3,15 +3,21 @@
 import abc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 
 from twolayer.core.errors import InvalidInput
 from twolayer.plots.style import DARK_GREY, GREY, LINESTYLES, MARKERS, PALETTE
 
 KINDS = ("line", "points", "reference", "bars", "steps")
+
+
+# What a part has drawn, as matplotlib's legends take it.
+Handle: TypeAlias = Artist | Container | tuple[Artist | Container, ...]
 
 
 class Drawable(abc.ABC):
@@ -25,7 +31,7 @@ class Drawable(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def draw(self, ax: Axes, number: int) -> Any:
+    def draw(self, ax: Axes, number: int) -> Handle:
         """Draw in the colour of this number, if it has none of its own; return a handle for the legend."""
 
 
@@ -63,7 +69,7 @@ class Series(Drawable):
         """Whether it is grey and so takes none of the colours."""
         return self.kind == "reference"
 
-    def draw(self, ax: Axes, number: int) -> Any:
+    def draw(self, ax: Axes, number: int) -> Handle:
         """Draw the curve and its band; return both as the handle for the legend."""
         x, y = np.asarray(self.x, dtype=float), np.asarray(self.y, dtype=float)
         color = as_color(number if self.color is None else self.color)
@@ -132,7 +138,7 @@ class Rule(Drawable):
     color: int | str | None = None  # grey by default
     look: Mapping[str, Any] = field(default_factory=dict)
 
-    def draw(self, ax: Axes, number: int) -> Any:
+    def draw(self, ax: Axes, number: int) -> Handle:
         """Draw the line and its band; return both as the handle for the legend."""
         line, span = (ax.axvline, ax.axvspan) if self.axis == "x" else (ax.axhline, ax.axhspan)
         color = DARK_GREY if self.color is None else as_color(self.color)
@@ -159,7 +165,7 @@ class HeatMap(Drawable):
     options: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
 
-    def draw(self, ax: Axes, number: int) -> Any:
+    def draw(self, ax: Axes, number: int) -> Handle:
         """Draw the map and the bar of its colours."""
         mesh = ax.pcolormesh(self.x, self.y, self.values, rasterized=True, **self.options)
         if self.bar:
@@ -179,7 +185,7 @@ class Note(Drawable):
     look: Mapping[str, Any] = field(default_factory=dict)
     label: str = ""
 
-    def draw(self, ax: Axes, number: int) -> Any:
+    def draw(self, ax: Axes, number: int) -> Handle:
         """Write the words."""
         return ax.text(self.x, self.y, self.text, **{"fontsize": "small", "color": DARK_GREY, **self.look})
 

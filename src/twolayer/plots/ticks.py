@@ -1,11 +1,12 @@
 """Ticks of logarithmic axes that can be read over any range: decades over many of them, plain numbers over one."""
 
 import math
-from typing import Any
 
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.ticker import Formatter, LogLocator, MaxNLocator, NullFormatter
+
+from twolayer.core.types import NumbersLike
 
 FEWEST = 3  # labels with which an axis can be read
 # Digits at which ticks stand in each decade, from few to many: the first of them that gives enough ticks is taken.
@@ -39,7 +40,7 @@ class LogLabels(Formatter):
 
     ticks = np.empty(0)
 
-    def set_locs(self, locs: Any) -> None:
+    def set_locs(self, locs: NumbersLike) -> None:
         """Remember all ticks of the axis: the form of a label depends on the others."""
         self.ticks = np.asarray(locs, dtype=float)
 

@@ -12,7 +12,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from twolayer.core.precision import double
 from twolayer.problem.activations import AbstractActivation, as_activation
 from twolayer.problem.activations import names as activation_names
 from twolayer.specification.registry import register
+
+if TYPE_CHECKING:
+    import sympy as sp
 
 MAX_LENGTH = 2000
 MAX_DEPTH = 40
@@ -331,7 +334,7 @@ def _is_short(node: ast.AST) -> bool:
     return not (isinstance(node, ast.Constant) and len(repr(node.value).split("e")[0].replace(".", "").strip("0")) > 12)
 
 
-def symbolic_activation(activation: AbstractActivation, x: Any) -> Any:
+def symbolic_activation(activation: AbstractActivation, x: "sp.Expr") -> "sp.Expr | None":
     """Return an activation applied to a sympy expression; None if its formula is not known."""
     import sympy as sp
 

@@ -1,7 +1,5 @@
 """The overlaps, which determine the dynamics on Gaussian inputs."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,7 +49,7 @@ class Overlaps(eqx.Module):
         return symmetrise(self.Q - self.projection @ self.M.T)
 
 
-def check_overlaps(Q: Any, M: Any, P: Any) -> None:
+def check_overlaps(Q: np.ndarray | Array, M: np.ndarray | Array, P: np.ndarray | Array) -> None:
     """Raise `InvalidInput` if the shapes do not fit or the overlap matrix is not positive semi-definite."""
     Q, M, P = np.asarray(Q), np.asarray(M), np.asarray(P)
     p, k = M.shape

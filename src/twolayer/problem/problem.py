@@ -96,7 +96,7 @@ class Problem(eqx.Module):
         return self.target.k
 
     @property
-    def P(self) -> Any:
+    def P(self) -> np.ndarray | Array:
         """The target-target overlaps: those of the start if it has some, else those of the target."""
         stated = self.start.P if isinstance(self.start, GivenOverlaps) else None
         return self.target.target_overlaps if stated is None else stated

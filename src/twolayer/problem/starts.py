@@ -41,7 +41,7 @@ class AbstractStart(eqx.Module):
         """Draw the overlaps of a student of width p in d dimensions."""
 
     @abc.abstractmethod
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         """Raise `InvalidInput` if the start does not fit the sizes of the problem."""
 
     def second_layer(self, a: Float[Array, " p"]) -> Float[Array, " p"]:
@@ -78,7 +78,7 @@ class RandomStart(AbstractStart):
         rows = self.norm / lengths
         return StudentOverlaps(Q * rows[:, None] * rows[None, :], M * rows[:, None])
 
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         return None
 
 
@@ -118,7 +118,7 @@ class WarmStart(AbstractStart):
         perpendicular = lengths[:, None] * directions
         return StudentOverlaps(along + perpendicular @ perpendicular.T, M)
 
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         if is_traced(self.m) or is_traced(self.norm):
             return
         k = P.shape[0]
@@ -155,7 +155,7 @@ class ScatteredStart(AbstractStart):
         M = along @ jnp.linalg.cholesky(P).T if P.shape[0] else along
         return StudentOverlaps(along @ along.T + self.norm**2 * jnp.eye(p), M)
 
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         if p + P.shape[0] > d:
             raise InvalidInput(
                 f"The start `ScatteredStart` needs p + k = {p + P.shape[0]} dimensions, but the inputs have d = {d}: "
@@ -182,7 +182,7 @@ class AntisymmetricStart(AbstractStart):
         Q, M = _random_rows(key, p // 2, P, d)
         return StudentOverlaps(jnp.tile(self.deviation**2 * Q, (2, 2)), jnp.tile(self.deviation * M, (2, 1)))
 
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         if p % 2:
             raise InvalidInput(f"Argument `p` must be even for the start `AntisymmetricStart`, but is {p}.")
 
@@ -206,7 +206,7 @@ class GivenOverlaps(AbstractStart):
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
         return StudentOverlaps(jnp.asarray(self.Q, jnp.float64), jnp.asarray(self.M, jnp.float64))
 
-    def check(self, p: int, P: Any, d: int) -> None:
+    def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
         if any(is_traced(value) for value in (self.Q, self.M, self.P)):
             return
         k = P.shape[0]

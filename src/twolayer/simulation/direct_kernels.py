@@ -17,6 +17,7 @@ from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.loops import on_all_cores
 from twolayer.compiler.native import body, compiled_text, text
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
+from twolayer.core.types import Numbers
 from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import gradients
 from twolayer.training import SGD
@@ -151,7 +152,9 @@ def _source(steps: Steps) -> str:
     return "\n".join(lines) + "\n"
 
 
-def advance_native(kernel: Callable[..., None], weights: Any, frozen: Any, first: Any, last: Any) -> Any:
+def advance_native(
+    kernel: Callable[..., None], weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers
+) -> Weights:
     """Advance all replicas from one step to another by native code, on all cores this process may use."""
     W, V, a = (np.array(x) for x in weights)
     W_star, lengths, words = (np.asarray(x) for x in (frozen.W_star, frozen.lengths, frozen.words))
@@ -175,7 +178,7 @@ def _power(n: int) -> int:
 
 # This function is long because the kernel is one closure over the sizes: Pallas traces it as a whole.
 @eqx.filter_jit
-def advance_kernel(steps: Steps, weights: Any, frozen: Any, first: Any, last: Any) -> Any:
+def advance_kernel(steps: Steps, weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers) -> Weights:
     """Advance all replicas by one GPU kernel for many steps: a block of threads keeps a replica in registers."""
     from jax.experimental import pallas
     from jax.experimental.pallas import triton

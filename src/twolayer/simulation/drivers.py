@@ -12,6 +12,7 @@ from jaxtyping import Array
 from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows
 from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.types import Numbers
 from twolayer.description import Watch
 from twolayer.simulation.overlap import (
     Draw,
@@ -33,14 +34,14 @@ BLOCK, GPU_BLOCK = 2**13, 2**22
 SAMPLES = 2**22
 
 
-def crossed(setting: Setting, watch: Watch, state: State, thresholds: Any, crossing: Any, at: Any) -> Array:
+def crossed(setting: Setting, watch: Watch, state: State, thresholds: Numbers, crossing: Numbers, at: Numbers) -> Array:
     """The crossings of a replica after a step that led to the state; see `Watch.crossed`."""
     if not watch.is_on:
-        return crossing
+        return jnp.asarray(crossing)
     overlaps, risk = overlaps_of(setting, state), None
     if setting.risk is not None:
         risk = setting.risk.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
-    return watch.crossed(overlaps, risk, thresholds, crossing, at)
+    return watch.crossed(overlaps, risk, jnp.asarray(thresholds), jnp.asarray(crossing), at)
 
 
 class RunState(NamedTuple):
@@ -54,7 +55,7 @@ class RunState(NamedTuple):
 
 
 @eqx.filter_jit
-def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Any, last: Any) -> RunState:
+def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas from one step to another by XLA, for any batch size and width."""
 
     def one(run: RunState, step: Array) -> RunState:

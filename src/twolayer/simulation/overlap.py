@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.compiler.draws import chi, chi_table, normals
+from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
@@ -212,7 +213,7 @@ class Draw(NamedTuple):
     rest: Float[Array, ""]  # length of the part of the input outside of both spans
 
 
-def draw(setting: Setting, key: tuple[Any, Any], index: Any, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
+def draw(setting: Setting, key: tuple[Any, Any], index: Numbers, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
     """The random numbers of one sample, which depend on the key, the index of the sample and the step alone."""
     k, r = setting.problem.k, setting.outside
     with_rest = with_rest and setting.chi.shape[0] > 0

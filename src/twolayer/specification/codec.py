@@ -10,7 +10,7 @@ import inspect
 import json
 import types
 import typing
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -20,12 +20,14 @@ from twolayer.core.errors import InvalidInput, first_line, nearest, shown
 from twolayer.specification.registry import lookup, registered
 
 T = TypeVar("T")
+# What JSON can hold.
+JSON: TypeAlias = "dict[str, JSON] | list[JSON] | str | float | int | bool | None"
 
 # A larger array, such as a data set, is written as its shape and digest.
 MAX_NUMBERS = 10_000
 
 
-def encode(value: Any) -> Any:
+def encode(value: object) -> JSON:
     """Return a module, container or number as plain data that JSON can represent."""
     if isinstance(value, eqx.Module):
         fields = [field for field in dataclasses.fields(value) if field.init]
@@ -80,17 +82,17 @@ def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """Return canonical JSON: sorted keys, no spaces, shortest exact numbers."""
     return json.dumps(encode(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def content_hash(value: Any) -> str:
+def content_hash(value: object) -> str:
     """Return the hexadecimal SHA-256 of the canonical JSON."""
     return hashlib.sha256(to_json(value).encode()).hexdigest()
 
 
-def decode(data: Any, expected: type[T] | tuple[type[T], ...], path: str = "") -> T:
+def decode(data: object, expected: type[T] | tuple[type[T], ...], path: str = "") -> T:
     """Build the object that plain data describes; ``expected`` is its class or family, or a tuple of these.
 
     A mapping without ``kind`` is read as the expected class if that class is concrete; of several classes, as the first

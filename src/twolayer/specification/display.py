@@ -17,7 +17,7 @@ from twolayer.core.text import html_table
 WIDTH, CELL, NUMBERS = 88, 60, 6
 
 
-def as_text(value: Any, indent: int = 0) -> str:
+def as_text(value: object, indent: int = 0) -> str:
     """A module as the call that makes it, without the fields that have their defaults; long ones over several lines."""
     if not is_shown_here(value):
         return _plain(value, indent)
@@ -31,13 +31,13 @@ def as_text(value: Any, indent: int = 0) -> str:
     return f"{name}(\n{''.join(rows)}{' ' * indent})"
 
 
-def as_html(value: Any) -> str:
+def as_html(value: object) -> str:
     """A module as a table of all its fields, with tables inside for the modules that it holds."""
     rows = [(field.name, _cell(getattr(value, field.name))) for field in _fields(value)]
     return html_table(rows, type(value).__name__) if rows else f"<b>{html.escape(as_text(value))}</b>"
 
 
-def is_shown_here(value: Any) -> bool:
+def is_shown_here(value: object) -> bool:
     """Whether a value is a module that has no other way to write itself."""
     return isinstance(value, eqx.Module) and type(value).__repr__ in (eqx.Module.__repr__, as_text)
 

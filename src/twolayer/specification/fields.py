@@ -25,7 +25,7 @@ MAX_LENGTH = 1e6
 T = TypeVar("T")
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: object) -> bool:
     """Whether the value is a tracer of JAX, whose number is unknown and cannot be checked."""
     return isinstance(value, Tracer)
 
@@ -46,11 +46,13 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False) -> Callable[[Any], Any]:
+# Type checkers read the type of what a converter returns from here. A tracer passes through, and counts as the number
+# or the array that it stands for; None does where the field is optional.
+def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False) -> Callable[[Any], int]:
     """Return a converter to a whole number in [low, high]."""
     must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
 
-    def convert(value: Any) -> int | None:
+    def convert(value: Any) -> Any:
         if optional and value is None:
             return None
         if not _is_finite(value) or int(value) != value or not low <= value <= high:
@@ -67,7 +69,7 @@ def number(
     above: float | None = None,
     below: float | None = None,
     optional: bool = False,
-) -> Callable[[Any], Any]:
+) -> Callable[[Any], float]:
     """Return a converter to a finite real number within the bounds; ``above`` and ``below`` are strict."""
     bounds = [f"at least {low:g}"] if low > -math.inf else []
     bounds += [f"above {above:g}"] if above is not None else []
@@ -88,7 +90,7 @@ def number(
     return convert
 
 
-def array(name: str, ndim: int, optional: bool = False, largest: float = math.inf) -> Callable[[Any], Any]:
+def array(name: str, ndim: int, optional: bool = False, largest: float = math.inf) -> Callable[[Any], np.ndarray]:
     """Return a converter to a finite array with ``ndim`` dimensions whose entries are at most ``largest`` in size."""
     must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
 

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data
@@ -41,7 +42,13 @@ class Fluctuations(NamedTuple):
 
 
 def linear_noise(
-    problem: Problem, training: SGD, times: Any, begun: Overlaps, covariance: Any, rtol: float, engine: Auto
+    problem: Problem,
+    training: SGD,
+    times: NumbersLike,
+    begun: Overlaps,
+    covariance: NumbersLike | None,
+    rtol: float,
+    engine: Auto,
 ) -> Fluctuations:
     r"""Integrate the covariance and the shift of the mean of the overlaps, times d, along the solution of the ODE.
 

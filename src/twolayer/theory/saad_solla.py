@@ -5,8 +5,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
+from twolayer.core.types import Numbers
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.problem import Overlaps, Problem
@@ -47,12 +48,12 @@ class OverlapFlow(AbstractFlow):
     def largest(self, state: tuple[Array, Array, Array]) -> Array:
         return jnp.maximum(jnp.max(jnp.diagonal(state[0])), jnp.max(state[2] ** 2))
 
-    def alignment(self, state: tuple[Array, Array, Array], direction: Any) -> Array:
+    def alignment(self, state: tuple[Array, Array, Array], direction: Numbers) -> Array:
         Q, M, _ = state
         cosines = M[:, direction] / jnp.sqrt(jnp.diagonal(Q) * jnp.diagonal(self.P)[direction])
         return jnp.max(jnp.abs(cosines))
 
-    def saved(self, state: tuple[Array, Array, Array], kept: Any) -> Saved:
+    def saved(self, state: tuple[Array, Array, Array], kept: PyTree) -> Saved:
         return Saved(*state, self.risk(state), {})
 
     def is_together(self, starts: int) -> bool:

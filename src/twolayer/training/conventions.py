@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.types import Numbers, NumbersLike
 from twolayer.problem import AbstractStart, AbstractTarget, Committee, Gaussian, PhaseRetrieval, Problem, Student
+from twolayer.problem.activations import ActivationLike
 from twolayer.specification.fields import array, count, is_traced, number
 from twolayer.training.sgd import SGD, Both, First, Free, Sphere
 
@@ -44,7 +46,13 @@ def _layers(ratio: Any) -> First | Both:
 
 
 def saad1995(
-    N: int, K: int, M: int, eta: Any, T: Any = None, g: Any = "erf", start: AbstractStart | None = None
+    N: int,
+    K: int,
+    M: int,
+    eta: Numbers,
+    T: NumbersLike | None = None,
+    g: ActivationLike = "erf",
+    start: AbstractStart | None = None,
 ) -> Stated:
     r"""Return the soft committee machine of :cite:t:`saad1995`.
 
@@ -79,13 +87,13 @@ def goldt2019(
     N: int,
     K: int,
     M: int,
-    eta: Any,
-    sigma: Any = 0.0,
-    v: Any = None,
-    v_star: Any = None,
-    eta_v: Any = None,
-    T: Any = None,
-    g: Any = "erf",
+    eta: Numbers,
+    sigma: NumbersLike = 0.0,
+    v: NumbersLike | None = None,
+    v_star: NumbersLike | None = None,
+    eta_v: Numbers | None = None,
+    T: NumbersLike | None = None,
+    g: ActivationLike = "erf",
     start: AbstractStart | None = None,
 ) -> Stated:
     r"""Return the two-layer teacher and student of :cite:t:`goldt2019`.
@@ -131,10 +139,10 @@ def veiga2022(
     d: int,
     p: int,
     target: AbstractTarget,
-    gamma: Any,
-    activation: Any = "erf",
-    a: Any = "ones",
-    Delta: Any = 0.0,
+    gamma: Numbers,
+    activation: ActivationLike = "erf",
+    a: NumbersLike | str = "ones",
+    Delta: NumbersLike = 0.0,
     start: AbstractStart | None = None,
 ) -> Stated:
     r"""Return one-pass SGD as in :cite:t:`veiga2022`.
@@ -172,10 +180,10 @@ def arnaboldi2023(
     d: int,
     p: int,
     target: AbstractTarget,
-    gamma: Any,
-    activation: Any = "erf",
-    a: Any = "ones",
-    Delta: Any = 0.0,
+    gamma: Numbers,
+    activation: ActivationLike = "erf",
+    a: NumbersLike | str = "ones",
+    Delta: NumbersLike = 0.0,
     start: AbstractStart | None = None,
 ) -> Stated:
     r"""Return one-pass SGD as in :cite:t:`arnaboldi2023`, whose convention is that of `veiga2022`."""
@@ -185,8 +193,8 @@ def arnaboldi2023(
 def arnaboldi2023escaping(
     d: int,
     p: int,
-    gamma: Any,
-    Delta: Any = 0.0,
+    gamma: Numbers,
+    Delta: NumbersLike = 0.0,
     trains_second_layer: bool = False,
     is_spherical: bool = True,
     start: AbstractStart | None = None,
@@ -228,11 +236,11 @@ def arnaboldi2024batch(
     d: int,
     p: int,
     target: AbstractTarget,
-    gamma_d: Any,
+    gamma_d: Numbers,
     n_b: int,
-    activation: Any = "relu",
-    a: Any = "ones",
-    Delta: Any = 0.0,
+    activation: ActivationLike = "relu",
+    a: NumbersLike | str = "ones",
+    Delta: NumbersLike = 0.0,
     is_spherical: bool = True,
     start: AbstractStart | None = None,
 ) -> Stated:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
 from twolayer.specification.fields import leaf, number
 from twolayer.specification.registry import register
 
@@ -69,7 +70,7 @@ class Nesterov(AbstractMethod):
         return W + V, V
 
 
-def as_momentum(value: Any) -> Any:
+def as_momentum(value: object) -> AbstractMethod | Numbers:
     """Convert the argument ``momentum``: a number, which means heavy ball, or a method; heavy ball becomes a number."""
     if isinstance(value, HeavyBall):
         return value.beta

@@ -6,6 +6,7 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.types import Numbers, NumbersLike
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance, leaf, number, static
 from twolayer.specification.registry import register
@@ -81,7 +82,7 @@ class Schedule(eqx.Module):
         return any(phase.has_fixed_set for phase in self.phases)
 
     @property
-    def learning_rate(self) -> Any:
+    def learning_rate(self) -> Numbers:
         """The largest learning rate of all phases, which bounds the scatter of a run."""
         return max(float(phase.learning_rate) for phase in self.phases)
 
@@ -121,18 +122,18 @@ class PhasedClock(NamedTuple):
         phase = np.searchsorted(firsts, value, side="right") - 1
         return phase, np.array([float(getattr(clock, name)) for clock in self.clocks])[phase]
 
-    def steps(self, time: Any) -> Any:
+    def steps(self, time: NumbersLike) -> Numbers:
         """Return the number of the step nearest to a time."""
         phase, length = self._phase(self.first_times, time, "time_per_step")
         nearest = self.first_steps[phase] + np.rint((np.asarray(time) - self.first_times[phase]) / length)
         ends = np.append(self.first_steps[1:], 2**62)
         return np.minimum(nearest, ends[phase]).astype(np.int64)
 
-    def steps_at(self, time: Any) -> Any:
+    def steps_at(self, time: NumbersLike) -> Numbers:
         """Return the number of steps taken at a time, as a real number; phases end exactly at ``switches``."""
         return self._counted(time, "time_per_step")
 
-    def samples_at(self, time: Any) -> Any:
+    def samples_at(self, time: NumbersLike) -> Numbers:
         """Return the number of samples seen at a time, as a real number."""
         return self._counted(time, "time_per_sample")
 
@@ -143,12 +144,12 @@ class PhasedClock(NamedTuple):
         spent = np.clip(np.asarray(time)[..., None], begins, ends) - begins
         return spent @ (1.0 / np.array([float(getattr(clock, unit)) for clock in self.clocks]))
 
-    def time(self, step: Any) -> Any:
+    def time(self, step: NumbersLike) -> Numbers:
         """Return the time after ``step`` steps."""
         phase, length = self._phase(self.first_steps, step, "time_per_step")
         return self.first_times[phase] + (np.asarray(step) - self.first_steps[phase]) * length
 
-    def samples(self, step: Any) -> Any:
+    def samples(self, step: NumbersLike) -> Numbers:
         """Return the number of samples seen after ``step`` steps."""
         phase, size = self._phase(self.first_steps, step, "samples_per_step")
         return (self.first_samples[phase] + (np.asarray(step) - self.first_steps[phase]) * size).astype(np.int64)

@@ -6,6 +6,7 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.types import Numbers
 from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, instance, is_traced, leaf, number, static
 from twolayer.specification.registry import register
@@ -169,7 +170,7 @@ class SGD(eqx.Module):
         return isinstance(self.reuse, Reused)
 
     @property
-    def layer_ratio(self) -> Any:
+    def layer_ratio(self) -> Numbers:
         r"""The ratio :math:`\kappa` of the learning rates of both layers; 0 when the second layer is frozen."""
         return self.layers.ratio if isinstance(self.layers, Both | Second) else 0.0
 

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
 from twolayer.problem import Problem
 from twolayer.training.sgd import SGD
 
@@ -33,7 +34,7 @@ def queried(training: SGD, weights: Weights) -> Weights:
     return weights._replace(W=training.method.query(weights.W, weights.V))
 
 
-def looked_ahead(problem: Problem, rate: Any, weights: Weights, gradient: Gradient) -> Weights:
+def looked_ahead(problem: Problem, rate: Numbers, weights: Weights, gradient: Gradient) -> Weights:
     r"""Return the weights after a trial step along the gradient, :math:`\tilde W = W - \frac{\rho}{d} \nabla L`."""
     return weights._replace(W=weights.W - rate / problem.d * gradient[0])
 

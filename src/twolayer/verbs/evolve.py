@@ -137,7 +137,7 @@ def run(
         "engine": record.engine,
         "time_axis": IN_STEPS if in_steps else IN_TIME,
     } | provenance(spec, spec.ask.seed, description.references)
-    dataset = to_dataset(record, plan, samples, float(problem.noise), attributes)
+    dataset = to_dataset(record, plan, np.asarray(samples), float(problem.noise), attributes)
     doubts = cautions.of_result(own_name, dataset)
     cautions.tell(doubts)
     if warned or doubts:

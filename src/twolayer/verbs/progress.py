@@ -46,7 +46,7 @@ def shows_progress(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 @contextlib.contextmanager
-def reporting(progress: Any, name: str = "", after: float | None = None) -> Iterator[Progress]:
+def reporting(progress: object, name: str = "", after: float | None = None) -> Iterator[Progress]:
     """A function to be told the name of what is done and the fraction of it, for the time of a block.
 
     Parameters

@@ -54,7 +54,7 @@ class Starts(NamedTuple):
         return np.array(record.crossing_time, dtype=float)
 
 
-def draw_starts(problem: Problem, training: Training, threshold: float, size: int, seed: Any) -> Starts:
+def draw_starts(problem: Problem, training: Training, threshold: float, size: int, seed: int) -> Starts:
     """Draw so many starts, and find the level of the exit of each."""
     phases = training.phases if isinstance(training, Schedule) else (training,)
     step = float(phases[0].clock(problem).time_per_step)

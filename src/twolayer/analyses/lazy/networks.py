@@ -2,9 +2,11 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from twolayer.analyses.lazy.setting import KernelSetting
+from twolayer.core.types import NumbersLike
 from twolayer.kernel import AbstractSpectrum, Trained, gram, train
 from twolayer.kernel.spectra import as_measure
 from twolayer.verbs.progress import Progress
@@ -64,7 +66,7 @@ def are_signs(y: np.ndarray) -> bool:
     return bool(np.all(np.abs(y) == 1.0))
 
 
-def wrong_share(outputs: Any, truth: np.ndarray) -> float:
+def wrong_share(outputs: np.ndarray | jax.Array, truth: np.ndarray) -> float:
     """The share of wrong signs."""
     return float(np.mean(np.sign(outputs) != np.sign(truth)))
 

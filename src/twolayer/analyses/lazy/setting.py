@@ -18,9 +18,10 @@ import math
 from typing import Any, NamedTuple
 
 from twolayer.core.errors import InvalidInput, NotApplicable, shown
+from twolayer.core.types import NumbersLike
 from twolayer.kernel.training import KAPPA, STARTS
 from twolayer.problem import AbstractActivation, AntisymmetricStart, Labels, Problem, RandomStart, Samples, Student
-from twolayer.problem.activations import Relu
+from twolayer.problem.activations import ActivationLike, Relu
 from twolayer.specification.fields import choice, count, instance, number
 from twolayer.training import SGD, Both, First, Second
 from twolayer.training.sgd import AbstractLayers
@@ -48,7 +49,7 @@ class KernelSetting(NamedTuple):
         return isinstance(self.activation, Relu) and self.layers == "first"
 
 
-def as_lazy_training(value: Any) -> Any:
+def as_lazy_training(value: object) -> SGD | AbstractLayers:
     """An `SGD`, or the layers that are trained, at a learning rate that the spectrum decides."""
     noun = "a training such as SGD(learning_rate=2.0), or the layers that are trained, such as First()"
     if isinstance(value, str):
@@ -121,11 +122,11 @@ def _check_method(training: SGD, problem: Problem) -> AbstractLayers:
 def lazy_setting(
     samples: Samples,
     *,
-    width: Any = 0,
-    eta: Any = None,
+    width: NumbersLike = 0,
+    eta: NumbersLike | None = None,
     start: str = "antisymmetric",
-    kappa: Any = None,
-    activation: Any = "relu",
+    kappa: NumbersLike | None = None,
+    activation: ActivationLike = "relu",
     layers: str = "first",
 ) -> tuple[Problem, SGD | AbstractLayers]:
     r"""The problem and the training that the letters of the literature state; the inverse of `read_setting`.

@@ -13,8 +13,9 @@ from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.data.provenance import Question
 from twolayer.learnability import Learnability, analyse
+from twolayer.learnability.analysis import TargetLike
 from twolayer.problem import Gaussian, Problem, Student
-from twolayer.problem.activations import as_activation
+from twolayer.problem.activations import ActivationLike, as_activation
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
 from twolayer.verbs.progress import Progress, nobody, shows_progress
@@ -47,16 +48,16 @@ class Asked:
 @takes_these
 @shows_progress
 def learn(
-    target: Any,
-    student: Any = None,
+    target: TargetLike,
+    student: Student | ActivationLike | None = None,
     *,
     d: int | None = None,
-    P: Any = None,
+    P: NumbersLike | None = None,
     noise: float | int = 0.0,
     learning_rate: float | int | None = None,
     spherical: bool = True,
     verify: bool = False,
-    seed: Any = 0,
+    seed: NumbersLike = 0,
     largest: int | None = None,
     progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
@@ -120,6 +121,7 @@ def learn(
         count("seed", low=0, high=2**31 - 1)(seed),
         count("largest", optional=True)(largest),
     )
+    tell = progress if callable(progress) else None
     with double():
         return to_dataset(answer(asked, progress, checkpoint), asked.question, asked.seed)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits
 from twolayer.expectation.moments import unit_weights
 from twolayer.problem import Overlaps, Problem
@@ -69,7 +70,7 @@ class SquareUnits(AbstractRule):
 
 
 def increment_covariance_of_squares(
-    c: Float[Array, " n"], omega: Float[Array, "n n"], a: Float[Array, " p"], noise: Any
+    c: Float[Array, " n"], omega: Float[Array, "n n"], a: Float[Array, " p"], noise: Numbers
 ) -> Float[Array, "rows rows"]:
     r"""Return the moment ``covariance`` of students and targets of squares, by a generating function.
 

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.linalg import pair_positions
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
@@ -223,7 +223,7 @@ def conditioned(omega: Array, i: Array, j: Array, noise_i: Array, noise_j: Array
     return 0.5 * (S + S.T)
 
 
-def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> Any:
+def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> PyTree:
     """Evaluate a symmetric function of two slope rows for all pairs, and sum it to a matrix over student units."""
     rows, columns = np.triu_indices(len(slopes.fields))
     values = jax.vmap(pair)(jnp.asarray(rows), jnp.asarray(columns))

@@ -1,6 +1,7 @@
 """Activations: functions of one local field with declared properties."""
 
 from twolayer.problem.activations.base import AbstractActivation as AbstractActivation
+from twolayer.problem.activations.base import ActivationLike as ActivationLike
 from twolayer.problem.activations.base import AsActivation as AsActivation
 from twolayer.problem.activations.base import as_activation as as_activation
 from twolayer.problem.activations.base import names as names

@@ -3,7 +3,7 @@
 import abc
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 
         def __get__(self, instance: Any, owner: Any = None) -> AbstractActivation: ...
 
-        def __set__(self, instance: Any, value: AbstractActivation | str | Callable[[Any], Any]) -> None: ...
+        def __set__(self, instance: Any, value: "ActivationLike") -> None: ...
 
+    ActivationLike: TypeAlias = AbstractActivation | str | Callable[[Any], Any]
 else:
     AsActivation = AbstractActivation
+    ActivationLike = object  # `as_activation` refuses what it is not with one sentence
 
 
 def names() -> dict[str, Callable[[], AbstractActivation]]:
@@ -66,7 +68,7 @@ def names() -> dict[str, Callable[[], AbstractActivation]]:
     return {cls.__name__.removesuffix("Activation").lower(): cls for cls in plain}
 
 
-def as_activation(value: Any) -> AbstractActivation:
+def as_activation(value: ActivationLike) -> AbstractActivation:
     """Convert an activation, its name, or a JAX function of one number to an activation."""
     if isinstance(value, AbstractActivation):
         return value

@@ -62,12 +62,12 @@ class AbstractTarget(eqx.Module):
         return None
 
     @property
-    def target_overlaps(self) -> Any:
+    def target_overlaps(self) -> np.ndarray | Array:
         """The covariance P of the target fields; the identity by default."""
         return np.eye(self.k)
 
 
-def check_covariance(name: str, P: Any, k: int) -> None:
+def check_covariance(name: str, P: np.ndarray | Array, k: int) -> None:
     """Raise `InvalidInput` if P is not k x k, symmetric and positive definite."""
     P = np.asarray(P)
     if P.shape != (k, k):

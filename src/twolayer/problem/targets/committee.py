@@ -46,7 +46,7 @@ class Committee(AbstractTarget):
         return (self.activation.kinks,) * self.k
 
     @property
-    def target_overlaps(self) -> Any:
+    def target_overlaps(self) -> np.ndarray | Array:
         return np.eye(self.k) if self.P is None else self.P
 
     @property

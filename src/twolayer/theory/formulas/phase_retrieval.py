@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import Numbers
 from twolayer.description import Applies, Exactness
 from twolayer.problem import Gaussian, Problem, RandomStart, Square
 from twolayer.problem.activations import SquareActivation
@@ -66,12 +67,12 @@ def applies(problem: Problem, training: SGD) -> Applies:
 # ------------------------------------------------------------------------------------------------------ rates
 
 
-def rate_constant(p: Any, noise: Any) -> Any:
+def rate_constant(p: Numbers, noise: Numbers) -> Numbers:
     r""":math:`c_p = 1 + \frac1p + \frac4{p^2} + \frac\Delta2`, which sets every rate below."""
     return 1.0 + 1.0 / p + 4.0 / p**2 + noise / 2.0
 
 
-def growth_rate(p: Any, learning_rate: Any, noise: Any) -> Any:
+def growth_rate(p: Numbers, learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The rate at which the overlap with the target grows at the saddle.
 
     .. math:: |m|^2 \propto e^{r_p t}, \qquad r_p = 8 \Big[1 - \frac{\gamma}{p} c_p\Big]
@@ -81,7 +82,7 @@ def growth_rate(p: Any, learning_rate: Any, noise: Any) -> Any:
     return 8.0 * (1.0 - learning_rate / p * rate_constant(p, noise))
 
 
-def relaxation_rate(p: Any, learning_rate: Any) -> Any:
+def relaxation_rate(p: Numbers, learning_rate: Numbers) -> Numbers:
     r"""The rate :math:`\frac8p (1 - \frac{8\gamma}{p^2})` at which :math:`Q_{jl}`, :math:`j \ne l`, relaxes there.
 
     It is negative for :math:`\gamma > p^2/8`: the neurons then align with each other while they leave the saddle, and
@@ -91,12 +92,12 @@ def relaxation_rate(p: Any, learning_rate: Any) -> Any:
     return 8.0 / p * (1.0 - 8.0 * learning_rate / p**2)
 
 
-def maximal_learning_rate(p: Any, noise: Any) -> Any:
+def maximal_learning_rate(p: Numbers, noise: Numbers) -> Numbers:
     r"""The largest learning rate at which the saddle is left, :math:`p / c_p`, where :math:`r_p` vanishes."""
     return p / rate_constant(p, noise)
 
 
-def optimal_learning_rate(p: Any, noise: Any) -> Any:
+def optimal_learning_rate(p: Numbers, noise: Numbers) -> Numbers:
     r"""The learning rate of the fewest steps to the exit, at leading order in :math:`\log d`.
 
     .. math:: \gamma_{opt} = \frac{p}{2 c_p} = \frac{p^3}{(2 + \Delta) p^2 + 2 p + 8}
@@ -107,7 +108,7 @@ def optimal_learning_rate(p: Any, noise: Any) -> Any:
     return p / (2.0 * rate_constant(p, noise))
 
 
-def recovery_learning_rate(p: Any, noise: Any) -> Any:
+def recovery_learning_rate(p: Numbers, noise: Numbers) -> Numbers:
     r"""The learning rate :math:`2p / (12 + \Delta)` above which no run ends near the target.
 
     Where all neurons coincide up to sign the dynamics is that of one neuron at the rate :math:`\gamma / p`, and the
@@ -116,7 +117,7 @@ def recovery_learning_rate(p: Any, noise: Any) -> Any:
     return p * maximal_learning_rate(1.0, noise)
 
 
-def overparametrisation_gain(p: Any, noise: Any) -> Any:
+def overparametrisation_gain(p: Numbers, noise: Numbers) -> Numbers:
     r"""The factor by which p neurons need fewer steps than one, each at its optimal rate, at leading order in log d.
 
     .. math:: \frac{\nu(1)}{\nu(p)} \to \frac{c_1}{c_p}, \qquad
@@ -127,7 +128,7 @@ def overparametrisation_gain(p: Any, noise: Any) -> Any:
     return rate_constant(1.0, noise) / rate_constant(p, noise)
 
 
-def noise_strength(p: Any, noise: Any) -> Any:
+def noise_strength(p: Numbers, noise: Numbers) -> Numbers:
     r"""The variance that one sample adds to each :math:`m_j` at the saddle, in units of :math:`(\gamma/pd)^2`.
 
     .. math:: V_p = 4\,E[\mathcal E^2 \lambda_j^2 \lambda_\star^2] = 4 \Big(10 - \frac6p + \frac8{p^2} + \Delta\Big)
@@ -135,7 +136,7 @@ def noise_strength(p: Any, noise: Any) -> Any:
     return 4.0 * (10.0 - 6.0 / p + 8.0 / p**2 + noise)
 
 
-def noise_factor(p: Any, learning_rate: Any, noise: Any) -> Any:
+def noise_factor(p: Numbers, learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The factor by which noise enlarges the effective initial :math:`|m|^2`, :math:`1 + \gamma V_p / (p\,r_p)`.
 
     At the saddle each :math:`\sqrt d\,m_j` is an unstable Ornstein-Uhlenbeck process of rate :math:`r_p / 2`. The noise
@@ -146,7 +147,7 @@ def noise_factor(p: Any, learning_rate: Any, noise: Any) -> Any:
     return 1.0 + learning_rate * noise_strength(p, noise) / (p * rate)
 
 
-def noise_shift(p: Any, learning_rate: Any, noise: Any) -> Any:
+def noise_shift(p: Numbers, learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The lead of runs over the ODE in leaving the saddle, :math:`\frac1{r_p} \log(1 + \gamma V_p / (p\,r_p))`.
 
     It is of order one at any d; derived for :math:`d \to \infty`, see `noise_correction` for finite d. Checked against:
@@ -155,7 +156,7 @@ def noise_shift(p: Any, learning_rate: Any, noise: Any) -> Any:
     return np.log(noise_factor(p, learning_rate, noise)) / growth_rate(p, learning_rate, noise)
 
 
-def alignment_strength(p: Any, learning_rate: Any, noise: Any) -> Any:
+def alignment_strength(p: Numbers, learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The variance that one sample adds to each :math:`Q_{jl}`, :math:`j \ne l`, at the saddle; see `noise_strength`.
 
     .. math:: V^Q_p = 16\,E\Big[\lambda_j^2 \lambda_l^2 \Big(\mathcal E + \frac\gamma p \mathcal E^2\Big)^2\Big]
@@ -188,8 +189,8 @@ def annealed_time(p: int, d: int, learning_rate: float, noise: float, threshold:
 
 
 def quenched_times(
-    overlap: Any, alignment: Any, p: int, d: int, learning_rate: float, noise: float, threshold: float
-) -> Any:
+    overlap: Numbers, alignment: Numbers, p: int, d: int, learning_rate: float, noise: float, threshold: float
+) -> Numbers:
     r"""The exit time from each start, linearised at the saddle.
 
     .. math:: t = \frac1{r_p} \log \frac{T p (p + 1) + (2 p |m_0|^2 - \tau)(1 - T)}{2 p |m_0|^2}
@@ -211,7 +212,13 @@ def quenched_times(
 
 
 def quenched_time(
-    p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Any = None, alignment: Any = None
+    p: int,
+    d: int,
+    learning_rate: float,
+    noise: float,
+    threshold: float,
+    overlap: Numbers | None = None,
+    alignment: Numbers | None = None,
 ) -> Estimate:
     r"""The mean of `quenched_times` over random starts.
 
@@ -225,14 +232,15 @@ def quenched_time(
     """
 
     def time(square: np.ndarray, aligned: Any) -> np.ndarray:
-        return quenched_times(square, aligned, p, d, learning_rate, noise, threshold)
+        return np.asarray(quenched_times(square, aligned, p, d, learning_rate, noise, threshold))
 
     if p == 1:
         return mean_over_overlap(lambda square: time(square, 0.0), d)
-    return mean_with_control(time(overlap, alignment), overlap, p, d, learning_rate, noise)
+    assert overlap is not None, "the mean over more than one neuron needs starts"
+    return mean_with_control(time(np.asarray(overlap), alignment), overlap, p, d, learning_rate, noise)
 
 
-def mean_with_control(times: Any, overlap: Any, p: int, d: int, learning_rate: float, noise: float) -> Estimate:
+def mean_with_control(times: Numbers, overlap: Numbers, p: int, d: int, learning_rate: float, noise: float) -> Estimate:
     r"""The mean exit time over the law of the start, from a sample of starts and their exit times.
 
     .. math:: E[t] = E\Big[t + \frac{\log|m_0|^2}{r_p}\Big] - \frac{1}{r_p} E \log|m_0|^2
@@ -247,12 +255,12 @@ def mean_with_control(times: Any, overlap: Any, p: int, d: int, learning_rate: f
     return Estimate(float(np.mean(rest)) - known.value / rate, error + known.error / rate)
 
 
-def unexplained(times: Any, overlap: Any, rate: float) -> np.ndarray:
+def unexplained(times: Numbers, overlap: Numbers, rate: Numbers) -> np.ndarray:
     r"""The part of the exit times that the initial overlap does not explain: :math:`t + \log|m_0|^2 / r_p`."""
     return np.asarray(times) + np.log(np.asarray(overlap)) / rate
 
 
-def noisy_times(overlap: Any, p: int, d: int, learning_rate: float, noise: float, threshold: float) -> Any:
+def noisy_times(overlap: Numbers, p: int, d: int, learning_rate: float, noise: float, threshold: float) -> Numbers:
     r"""The exit time of SGD linearised at the saddle, at finite d, for each value of a Gaussian start.
 
     The noise of SGD acts on the overlaps with the target, which grow, and on those between neurons, which relax at the
@@ -291,7 +299,7 @@ def noisy_times(overlap: Any, p: int, d: int, learning_rate: float, noise: float
 
 
 def noise_correction(
-    p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Any = None
+    p: int, d: int, learning_rate: float, noise: float, threshold: float, overlap: Numbers | None = None
 ) -> Estimate:
     """The change of the mean exit time by the noise of SGD at this d: `noisy_times` minus `quenched_times`.
 
@@ -302,7 +310,7 @@ def noise_correction(
 
     def change(square: np.ndarray) -> np.ndarray:
         noisy = noisy_times(square, p, d, learning_rate, noise, threshold)
-        return noisy - quenched_times(square, alignment, p, d, learning_rate, noise, threshold)
+        return np.asarray(noisy - quenched_times(square, alignment, p, d, learning_rate, noise, threshold))
 
     if p == 1:
         return mean_over_overlap(change, d)

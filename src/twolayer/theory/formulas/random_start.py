@@ -5,11 +5,11 @@ vector, whose law is known at any d, and so are the averages of functions of it.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import Numbers
 from twolayer.expectation.base import ROUNDING
 
 # Half the number of nodes, and their range: beyond it the weights of the rule are below 1e-30.
@@ -95,12 +95,12 @@ def _by_halves(terms: np.ndarray) -> Estimate:
     return Estimate(fine, abs(fine - coarse) + ROUNDING * (1.0 + float(np.sum(np.abs(terms)))))
 
 
-def sum_of_squares(M: Any) -> np.ndarray:
+def sum_of_squares(M: Numbers) -> np.ndarray:
     r""":math:`|m|^2` of each start, from overlaps (starts, p, 1) with one target direction."""
     return np.sum(np.asarray(M)[..., 0] ** 2, axis=-1)
 
 
-def sum_of_alignments(Q: Any) -> np.ndarray:
+def sum_of_alignments(Q: Numbers) -> np.ndarray:
     r""":math:`\sum_{j \ne l} Q_{jl}^2` of each start."""
     Q = np.asarray(Q)
     return np.sum(Q**2, axis=(-2, -1)) - np.sum(np.diagonal(Q, axis1=-2, axis2=-1) ** 2, axis=-1)

@@ -1,12 +1,13 @@
 r"""The mean motion of the overlaps in the limit of high dimension."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import pair_positions, symmetrise
+from twolayer.core.types import Numbers
 from twolayer.expectation import Moments
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD
@@ -48,7 +49,7 @@ def tangent(overlaps: Overlaps, change: Change) -> Change:
 
 
 def mean_increments(
-    problem: Problem, training: SGD, overlaps: Overlaps, moments: Moments, variance: Any = 1.0
+    problem: Problem, training: SGD, overlaps: Overlaps, moments: Moments, variance: Numbers = 1.0
 ) -> Change:
     r"""The mean of what one sample adds, divided by :math:`\gamma_d/p`, at leading order in d.
 
@@ -58,7 +59,7 @@ def mean_increments(
     Q and M stay where only the second layer is trained.
     """
     a = overlaps.a
-    da = training.layer_ratio * moments.chi
+    da = moments.chi * training.layer_ratio
     if not training.trains_first:
         return Change(jnp.zeros_like(overlaps.Q), jnp.zeros_like(overlaps.M), da)
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from twolayer.core.estimate import Estimate
 from twolayer.problem import Overlaps
@@ -61,7 +62,7 @@ def carried(
     return Estimate(combined.value, jax.tree.map(error, combined.error, paths[judged], *others))
 
 
-def largest(*errors: Any) -> np.ndarray:
+def largest(*errors: np.ndarray | Array) -> np.ndarray:
     """The largest error of any entry at each replica and time."""
     flat = [np.abs(x).reshape(*x.shape[:2], -1).max(axis=2, initial=0.0) for x in errors]
     return np.max(flat, axis=0)

@@ -13,9 +13,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import Numbers
 from twolayer.description import Plan, Record, Status
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.integrate import Solution, solve
@@ -35,7 +36,7 @@ class Accuracy(NamedTuple):
         """The same tolerances, raised to the accuracy ``rtol`` of averages that are themselves approximate."""
         return Accuracy(np.maximum(self.rtol, rtol), np.maximum(self.atol, 0.01 * rtol), self.max_steps)
 
-    def looser(self, factor: Any) -> "Accuracy":
+    def looser(self, factor: Numbers) -> "Accuracy":
         """Tolerances that are larger by a factor."""
         return self._replace(rtol=np.asarray(factor * self.rtol), atol=np.asarray(factor * self.atol))
 
@@ -57,23 +58,23 @@ class AbstractFlow(eqx.Module):
     """
 
     @abc.abstractmethod
-    def velocity(self, state: Any) -> Any:
+    def velocity(self, state: PyTree) -> PyTree:
         """The derivative of the state with respect to time."""
 
     @abc.abstractmethod
-    def risk(self, state: Any) -> Float[Array, ""]:
+    def risk(self, state: PyTree) -> Float[Array, ""]:
         """The excess risk."""
 
     @abc.abstractmethod
-    def largest(self, state: Any) -> Float[Array, ""]:
+    def largest(self, state: PyTree) -> Float[Array, ""]:
         """The largest squared length of a row or output weight, by which a divergence is detected."""
 
     @abc.abstractmethod
-    def alignment(self, state: Any, direction: Any) -> Float[Array, ""]:
+    def alignment(self, state: PyTree, direction: Numbers) -> Float[Array, ""]:
         """The largest cosine of a neuron with a target direction, of either sign."""
 
     @abc.abstractmethod
-    def saved(self, state: Any, kept: Any) -> Saved:
+    def saved(self, state: PyTree, kept: PyTree) -> Saved:
         """The part of the state that is saved."""
 
     @abc.abstractmethod
@@ -115,11 +116,11 @@ def _distance(state: Any, args: _Args) -> Array:
 
 def trajectory(
     flow: AbstractFlow,
-    start: Any,
+    start: PyTree,
     times: Float[Array, " times"],
     accuracy: Accuracy,
-    limit: Any = jnp.inf,
-    landing: Any = None,
+    limit: Numbers = jnp.inf,
+    landing: Array | None = None,
 ) -> Solution:
     """The solution from one start at the given times, as pure JAX that can be mapped and differentiated in reverse.
 
@@ -133,11 +134,11 @@ def trajectory(
 
 def passage(
     flow: AbstractFlow,
-    start: Any,
+    start: PyTree,
     span: Float[Array, " 2"],
     accuracy: Accuracy,
-    threshold: Any,
-    direction: Any = None,
+    threshold: Numbers,
+    direction: Numbers | None = None,
 ) -> Float[Array, ""]:
     """The time at which the excess risk falls to the threshold, or with a ``direction`` the alignment rises to it.
 
@@ -162,7 +163,13 @@ def _over_starts(flow: AbstractFlow, one: Callable[..., Any], *rows: Any) -> Any
 
 @eqx.filter_jit
 def trajectories(
-    flow: AbstractFlow, starts: Any, kept: Any, times: Any, accuracy: Accuracy, limit: Any, landing: Any = None
+    flow: AbstractFlow,
+    starts: PyTree,
+    kept: PyTree,
+    times: Numbers,
+    accuracy: Accuracy,
+    limit: Numbers,
+    landing: np.ndarray | Array | None = None,
 ) -> tuple[Saved, Array, Array]:
     """The saved values along the solutions from all starts (NaN after the end); whether each is done or diverged."""
 
@@ -178,7 +185,12 @@ def trajectories(
 
 @eqx.filter_jit
 def passages(
-    flow: AbstractFlow, starts: Any, span: Any, accuracy: Accuracy, thresholds: Any, direction: Any = None
+    flow: AbstractFlow,
+    starts: PyTree,
+    span: Numbers,
+    accuracy: Accuracy,
+    thresholds: Numbers,
+    direction: Numbers | None = None,
 ) -> Float[Array, " starts"]:
     """The time at which each start reaches its threshold; NaN where it does not."""
 
@@ -204,8 +216,8 @@ def follow(
     flows: Flows,
     problem_k: int,
     plan: Plan,
-    starts: Any,
-    kept: Any,
+    starts: PyTree,
+    kept: PyTree,
     accuracy: Accuracy,
     nudged: Callable[[Any, float], Any],
 ) -> Record:

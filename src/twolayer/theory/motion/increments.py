@@ -1,13 +1,12 @@
 """Fluctuations of one step around its mean in the limit, and corrections of order 1/d to that mean."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import pair_positions, symmetrise
+from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen, Moments
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.motion.drift import Change, decayed, drift, mean_increments, pack, tangent, unpack
@@ -47,7 +46,7 @@ def corrections(
     engine: Chosen,
     overlaps: Overlaps,
     covariance: Float[Array, "entries entries"],
-    size: Any,
+    size: Numbers,
 ) -> Change:
     r"""The terms of order 1/d of the drift, for batches of :math:`n_b = o(d)`.
 
@@ -102,7 +101,7 @@ def corrections(
 
     if training.is_spherical and training.trains_first:
         F = pack(decayed(problem, training, overlaps, mean))
-        S = size * (covariance + n_b * F[:, None] * F[None, :])
+        S = (covariance + n_b * F[:, None] * F[None, :]) * size
         curved = _second_order(overlaps, S)
         total = jax.tree.map(jnp.add, tangent(overlaps, total), curved)
 

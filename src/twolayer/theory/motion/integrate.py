@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, PyTree
 
 
 class Solution(NamedTuple):
@@ -19,16 +20,16 @@ class Solution(NamedTuple):
 # It has many parameters because it is the only place that calls diffrax: each is an option of one of its objects.
 def solve(
     field: Callable[[Any, Any, Any], Any],
-    start: Any,
+    start: PyTree,
     times: Float[Array, " times"],
-    args: Any,
-    rtol: Any,
-    atol: Any,
+    args: PyTree,
+    rtol: float | np.ndarray | Array,
+    atol: float | np.ndarray | Array,
     max_steps: int,
     stop: Callable[[Any, Any], Any],
     locate: bool = False,
     is_coarse: bool = False,
-    landing: Any = None,
+    landing: Array | None = None,
     is_differentiated: bool = False,
 ) -> Solution:
     """Integrate ``dy/dt = field(t, y, args)`` from ``times[0]``.

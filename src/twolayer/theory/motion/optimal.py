@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory.motion.integrate import solve
@@ -47,7 +48,7 @@ def risk_after(
     start: Overlaps,
     rates: Float[Array, " n"],
     spans: Float[Array, " n"],
-    looser: Any = 1.0,
+    looser: Numbers = 1.0,
 ) -> Float[Array, ""]:
     """The excess risk after the samples of all spans, each at its own rate; ``looser`` multiplies the tolerances."""
     state = _followed(engine, problem, training, start, rates, spans, None, looser)[0]
@@ -61,8 +62,8 @@ def samples_to(
     start: Overlaps,
     rates: Float[Array, " n"],
     spans: Float[Array, " n"],
-    threshold: Any,
-    looser: Any = 1.0,
+    threshold: Numbers,
+    looser: Numbers = 1.0,
 ) -> Float[Array, ""]:
     """Samples over dimension until the excess risk is at the threshold; infinite when the spans do not suffice.
 

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.types import Numbers
 from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto
 from twolayer.problem import Overlaps, Problem
@@ -148,7 +149,7 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
         db, ds = db - growth[:, None] * b, ds - growth * s
     if not training.trains_first:
         db, ds = jnp.zeros_like(b), jnp.zeros_like(s)
-    return Particles(training.layer_ratio * force.a, db, ds)
+    return Particles(force.a * training.layer_ratio, db, ds)
 
 
 def moves_second_layer(training: SGD) -> bool:
@@ -175,7 +176,7 @@ class ParticleFlow(AbstractFlow):
         longest = jnp.max(jnp.sum(state.b**2, axis=1) + state.s**2)
         return jnp.maximum(longest, jnp.max(state.a**2))
 
-    def alignment(self, state: Particles, direction: Any) -> Array:
+    def alignment(self, state: Particles, direction: Numbers) -> Array:
         b, s = state.b[: self.p], state.s[: self.p]
         lengths = jnp.sum(b**2, axis=1) + s**2
         along = b @ jnp.linalg.cholesky(self.P)[direction]

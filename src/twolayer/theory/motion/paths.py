@@ -1,7 +1,7 @@
 """Paths of a stochastic differential equation for the overlaps: one step, and many steps of many paths."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from twolayer.compiler.draws import four_normals, four_of
 from twolayer.compiler.loops import WrittenOut, counter
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.types import Numbers
 from twolayer.description import Watch
 from twolayer.expectation import Chosen, Moments, SquareUnits, increment_covariance, increment_parts, increment_rates
 from twolayer.problem import Gaussian, Overlaps, Problem
@@ -145,7 +146,7 @@ def noise(
     return change, beyond.T @ beyond / setting.samples
 
 
-def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake, at: Any) -> OverlapPath:
+def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake, at: Numbers) -> OverlapPath:
     r"""One step of time dt: trapezoidal in the drift, with noise of the size that it has half-way.
 
     .. math:: \bar X = X + \tfrac12 F(X)\,dt, \qquad
@@ -194,7 +195,13 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
 
 @eqx.filter_jit
 def advance_xla(
-    setting: PathSetting, path: OverlapPath, kept: Kept, words: Any, draws: Any, first: Any, last: Any
+    setting: PathSetting,
+    path: OverlapPath,
+    kept: Kept,
+    words: np.ndarray | Array,
+    draws: Numbers,
+    first: Numbers,
+    last: Numbers,
 ) -> OverlapPath:
     """Advance all paths from one step to another; a step combines the noise of ``draws`` steps of a finer path."""
 

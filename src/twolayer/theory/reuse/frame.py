@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
+from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
 from twolayer.stepping import Stepper, in_phases
 from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples
@@ -48,7 +49,7 @@ def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
 
 
 def fields(
-    layout: Layout, alpha: Any, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
+    layout: Layout, alpha: Numbers, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
 ) -> Float[Array, "p points"]:
     r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
 
@@ -61,13 +62,13 @@ def fields(
 
 def gradient_in_frame(
     problem: Problem,
-    alpha: Any,
+    alpha: Numbers,
     layout: Layout,
     cloud: TypicalSamples,
     traces: Traces,
     weights: Weights,
-    number: Any,
-    begin: Any,
+    number: Numbers,
+    begin: Numbers,
 ) -> tuple[Gradient, Traces, Float[Array, ""]]:
     r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; its traces; the risk.
 
@@ -158,7 +159,7 @@ class Position(NamedTuple):
 
 @eqx.filter_jit
 def begin(
-    problem: Problem, training: SGD, alpha: Any, start: Overlaps, cloud: TypicalSamples
+    problem: Problem, training: SGD, alpha: Numbers, start: Overlaps, cloud: TypicalSamples
 ) -> tuple[Constants, Position]:
     """The fixed data of a run, and its state at the start."""
     size, points = cloud.x.shape
@@ -171,7 +172,7 @@ def begin(
 
 # The buffers of the state are reused for the result, so that the traces are updated without a copy.
 @eqx.filter_jit(donate="all-except-first")
-def step(constants: Constants, place: Position, t: Any) -> tuple[Position, tuple[Array, Array, Array]]:
+def step(constants: Constants, place: Position, t: Numbers) -> tuple[Position, tuple[Array, Array, Array]]:
     """The state after one step of training; weights, second layer and risk over the set before the step."""
     problem, training, alpha, lengths, cloud = constants
     weights, traces = place
@@ -214,7 +215,7 @@ def stepper(
     problem: Problem,
     phases: tuple[SGD, ...],
     firsts: tuple[int, ...],
-    alpha: Any,
+    alpha: Numbers,
     start: Overlaps,
     cloud: TypicalSamples,
 ) -> Stepper:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Numbers
 from twolayer.problem import Problem
 from twolayer.theory.reuse.sobol import Net, uniforms
 
@@ -50,7 +51,9 @@ def coordinates_needed(layout: Layout, has_counts: bool) -> int:
 
 
 @eqx.filter_jit
-def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net, log2_points: int) -> TypicalSamples:
+def make_cloud(
+    problem: Problem, P: Array, layout: Layout, share: Numbers | None, net: Net, log2_points: int
+) -> TypicalSamples:
     r"""Typical samples from a net: normal coordinates with exact first and second moments, labels, and counts.
 
     The coordinates along the target are spread out by the factor `WIDER`, and weights correct for it, since averages of
@@ -82,7 +85,7 @@ def make_cloud(problem: Problem, P: Array, layout: Layout, share: Any, net: Net,
     return TypicalSamples(weights, x, y, counts)
 
 
-def poisson(u: Float[Array, "n points"], mean: Any) -> Float[Array, "n points"]:
+def poisson(u: Float[Array, "n points"], mean: Numbers) -> Float[Array, "n points"]:
     """Poisson variables from uniform ones, by quantiles; for means of at most one."""
     number = jnp.arange(MOST_COUNTS, dtype=jnp.float64)
     below = jnp.cumsum(jnp.exp(-mean + number * jnp.log(mean) - jax.scipy.special.gammaln(number + 1.0)))

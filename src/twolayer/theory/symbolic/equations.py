@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,7 +164,7 @@ class Equations:
 
     # ------------------------------------------------------------------------------------------ in numbers
 
-    def lambdify(self, module: Any = np) -> Callable[..., tuple[Any, Any, Any]]:
+    def lambdify(self, module: ModuleType = np) -> Callable[..., tuple[Any, Any, Any]]:
         """The right-hand side as a function ``(Q, M, P, a, gamma, Delta, kappa, weight_decay) -> (dQ, dM, da)``.
 
         All but Q and M may be left out, and are then those of the problem and the training. Arrays may carry leading
@@ -194,7 +195,7 @@ class Equations:
 
         return right_hand_side
 
-    def lambdify_risk(self, module: Any = np) -> Callable[..., Any]:
+    def lambdify_risk(self, module: ModuleType = np) -> Callable[..., Any]:
         """The risk as a function ``(Q, M, P, a, Delta) -> risk``; arguments as those of `lambdify`."""
         evaluate = evaluator([self.risk], self.keys)
 

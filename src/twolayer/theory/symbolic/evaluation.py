@@ -1,8 +1,10 @@
 """Formulas as functions of arrays: the value of each unknown, and of sums over units."""
 
 from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
+from twolayer.core.types import Numbers
 from twolayer.theory.symbolic.indexed import FREE, Key
 
 
@@ -20,7 +22,7 @@ def evaluator(expressions: Sequence[Any], keys: Mapping[Any, Key]) -> Callable[.
     return sp.lambdify(list(places.values()), plain, modules="math", cse=True)
 
 
-def value(key: Key, arrays: Mapping[str, Any], module: Any) -> Any:
+def value(key: Key, arrays: Mapping[str, Any], module: ModuleType) -> Numbers:
     """The value of a key; with two last axes, for units j and l, when it is one of the index form at any width."""
     name, *index = key
     if name == "sum":

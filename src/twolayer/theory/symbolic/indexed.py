@@ -10,9 +10,12 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twolayer.core.algebra import Monomial
+
+if TYPE_CHECKING:
+    from sympy.polys.rings import PolyElement
 
 FREE = ("j", "l")
 SUMMED = ("m", "n")
@@ -67,7 +70,7 @@ class OverlapRing:
             return self.ring.one if key[1] == key[2] else self.ring.zero
         return self._generators[key]
 
-    def covariance(self, u: Any, v: Any) -> Any:
+    def covariance(self, u: int | str, v: int | str) -> "PolyElement":
         """The covariance of two fields: letters are units of the student, numbers are fields of the target."""
         if isinstance(u, int) and isinstance(v, int):
             return self("P", *sorted((u, v)))
@@ -75,7 +78,7 @@ class OverlapRing:
             u, v = v, u
         return self("M", u, v) if isinstance(v, int) else self("Q", *sorted((u, v)))
 
-    def renamed(self, element: Any, letters: Mapping[str, str]) -> Any:
+    def renamed(self, element: "PolyElement", letters: Mapping[str, str]) -> "PolyElement":
         """The element with other letters for the units j and l."""
         total = self.ring.zero
         for factors, coefficient in self.factors(element):
@@ -87,17 +90,17 @@ class OverlapRing:
             total += term
         return total
 
-    def factors(self, element: Any) -> Iterator[tuple[list[tuple[Key, int]], Fraction]]:
+    def factors(self, element: "PolyElement") -> Iterator[tuple[list[tuple[Key, int]], Fraction]]:
         """The terms of an element: the powers of its unknowns, and the coefficient."""
         for powers, coefficient in element.terms():
             factors = [(key, power) for key, power in zip(self.keys, powers, strict=True) if power]
             yield factors, Fraction(int(coefficient.numerator), int(coefficient.denominator))
 
-    def size(self, element: Any, p: int) -> int:
+    def size(self, element: "PolyElement", p: int) -> int:
         """The number of terms when the sums are written out at a width p, before like terms are merged."""
         return sum(p ** len(_summed(factors)) for factors, _ in self.factors(element))
 
-    def at_units(self, element: Any, p: int, units: Mapping[str, int]) -> dict[Monomial, Fraction]:
+    def at_units(self, element: "PolyElement", p: int, units: Mapping[str, int]) -> dict[Monomial, Fraction]:
         """The element at a width p and given units (from 1) for the letters that are not summed over."""
         total: dict[Monomial, Fraction] = {}
         for factors, coefficient in self.factors(element):
@@ -112,7 +115,7 @@ class OverlapRing:
                 total[key] = total.get(key, Fraction(0)) + coefficient * scale
         return total
 
-    def with_sums(self, element: Any) -> dict[Monomial, Fraction]:
+    def with_sums(self, element: "PolyElement") -> dict[Monomial, Fraction]:
         """The element with its sums as separate unknowns; empty sums are powers of p."""
         total: dict[Monomial, Fraction] = {}
         for factors, coefficient in self.factors(element):
