@@ -20,6 +20,7 @@ from twolayer.compiler.native import Kernel, compiled, source
 from twolayer.compiler.scalar import Program, Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.machine import cores
+from twolayer.core.types import Numbers
 
 # Operations of a step beyond which compiling it takes longer than it saves.
 MAX_OPS = 6000

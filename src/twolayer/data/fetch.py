@@ -32,7 +32,7 @@ def fetch(file: RemoteFile, folder: Path) -> None:
         if not path.is_file():
             make_folder(path.parent)
             download = partial(_download, file)
-            pooch.retrieve(file.address, f"sha256:{file.sha256}", path.name, path.parent, downloader=download)
+            pooch.retrieve(file.address, f"sha256:{file.sha256}", path.name, path.parent, downloader=download)  # pyright: ignore[reportArgumentType]: it names its own parameters
     except InvalidInput:
         raise
     except RequestException as error:

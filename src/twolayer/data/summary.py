@@ -1,7 +1,7 @@
 """The short table of a result: its numbers, their errors and the verdict."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 

@@ -144,7 +144,7 @@ def lazy_spec(tables: dict[str, dict[str, Any]]) -> LazySpec:
 
 def lazy_tables(spec: LazySpec, data: dict[str, Any] | None) -> dict[str, Any]:
     """The tables from which `lazy_spec` makes the same, as plain data: samples by the table that named them, if any."""
-    tables = encode(spec)
+    tables: dict[str, Any] = encode(spec)  # pyright: ignore[reportAssignmentType]: an object becomes a table
     test = spec.ask.test
     if data is None:
         samples: dict[str, Any] = {"inputs": spec.problem.inputs, "test": test}

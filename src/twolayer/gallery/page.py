@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.types import NumbersLike
 from twolayer.data.summary import finite
 
 if TYPE_CHECKING:

@@ -9,13 +9,16 @@ from jaxtyping import Array, Float, Key
 from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import symmetrise
 from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.types import NumbersLike
 
 TOLERANCE = 1e-9
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: NumbersLike) -> Array:
     """Lists and NumPy arrays as arrays of doubles, which JAX without double precision would round; others as is."""
-    return np.asarray(value, dtype=np.float64) if isinstance(value, list | tuple | np.ndarray) else value
+    if isinstance(value, list | tuple | np.ndarray):
+        return np.asarray(value, dtype=np.float64)  # pyright: ignore[reportReturnType]: it serves as one
+    return value  # pyright: ignore[reportReturnType]: traced, or the shape of an array
 
 
 class Overlaps(eqx.Module):

@@ -5,7 +5,7 @@ Both draw their inputs where they are used, so that inputs are never written to 
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,6 +22,9 @@ from twolayer.problem import Gaussian, Problem
 from twolayer.simulation.overlap import gradients
 from twolayer.training import SGD
 from twolayer.training.update import Weights, moved
+
+if TYPE_CHECKING:
+    from twolayer.simulation.direct import Frozen
 
 # The most fields of one sample for which a step is written out in scalars.
 MAX_FIELDS = 16
@@ -163,7 +166,7 @@ def advance_native(
         kernel(W[n].ravel(), V[n].ravel(), a[n], W_star[n].ravel(), lengths[n], words[n], int(first), int(last))
 
     on_all_cores(advance, len(a))
-    return type(weights)(W, V, a)
+    return type(weights)(*(jnp.asarray(x) for x in (W, V, a)))
 
 
 def fits_a_kernel(steps: Steps) -> bool:

@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from twolayer.ask import Ask, Training
-from twolayer.compiler.loops import has_numba
 from twolayer.core.machine import cores
 from twolayer.description import AbstractDescription
 from twolayer.expectation import Chosen, estimate
@@ -169,7 +168,7 @@ def _(description: OverlapSGD, size: Size) -> Work:
     p, k = size.problem.p, size.problem.k
     sample = (DRAW + UNIT) * (p + k + 1) + 4 * p * (p + k)
     operations = size.replicas * size.steps * size.batch * sample
-    if size.batch == 1 and p <= MAX_WIDTH and has_numba() and description.backend != "xla":
+    if size.batch == 1 and p <= MAX_WIDTH and description.backend != "xla":
         return Work(0.0, operations / _at_once(size.replicas))
     return Work(size.steps, operations)
 
@@ -191,7 +190,7 @@ def _(description: SDE, size: Size) -> Work:
     steps = max(size.time / dt, float(size.points))
     noise = description.samples * (DRAW + UNIT) * (problem.p + problem.k)
     operations = (2.0 * size.averages.operations / size.averages.variants + noise) * steps
-    if has_numba() and description.backend != "xla" and problem.p <= MAX_WIDTH:
+    if description.backend != "xla" and problem.p <= MAX_WIDTH:
         return Work(0.0, operations * (size.replicas / _at_once(size.replicas) + PROBES * size.averages.variants))
     return Work(4.0 * steps, operations * (size.replicas + PROBES * (size.averages.variants + 2)))
 

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from twolayer.analyses.lazy.setting import KernelSetting
-from twolayer.core.types import NumbersLike
 from twolayer.kernel import AbstractSpectrum, Trained, gram, train
 from twolayer.kernel.spectra import as_measure
 from twolayer.verbs.progress import Progress
@@ -110,7 +109,7 @@ def sweep(
             tell(name, (before + fraction) / len(labels))
 
         runs = networks.train(y, "networks on random labels", share, others=test.T)
-        errors.append([wrong_share(run.other_outputs, test.labels) for run in runs])
+        errors.append([wrong_share(run.other_outputs, test.labels) for run in runs if run.other_outputs is not None])
     values = {
         "share_complexity": [measure.value for measure in measures],
         "share_complexity_error": [measure.error for measure in measures],

@@ -11,6 +11,7 @@ from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
+from twolayer.core.types import NumbersLike
 from twolayer.data.provenance import Question
 from twolayer.learnability import Learnability, analyse
 from twolayer.learnability.analysis import TargetLike
@@ -123,7 +124,7 @@ def learn(
     )
     tell = progress if callable(progress) else None
     with double():
-        return to_dataset(answer(asked, progress, checkpoint), asked.question, asked.seed)
+        return to_dataset(answer(asked, tell, checkpoint), asked.question, asked.seed)
 
 
 def answer(asked: Asked, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:

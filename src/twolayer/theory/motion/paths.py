@@ -1,7 +1,7 @@
 """Paths of a stochastic differential equation for the overlaps: one step, and many steps of many paths."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
