@@ -55,11 +55,11 @@ def update(
     if not training.trains_first:
         return Weights(W, V, a)
     decay = training.weight_decay * rate * training.samples_per_step(problem)
-    W, move = (1.0 - decay) * W, -rate * gradient[0]
+    W = (1.0 - decay) * W
     if training.has_momentum:
-        W, V = training.method.advance(W, V, move)
+        W, V = training.method.step(W, V, gradient[0], rate)
     else:
-        W = W + move
+        W = W - rate * gradient[0]
     if training.is_spherical:
         W = W * (lengths / jnp.linalg.norm(W, axis=1))[:, None]
     return Weights(W, V, a)
