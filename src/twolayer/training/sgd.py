@@ -146,7 +146,7 @@ class SGD(eqx.Module):
         constraint: Any = None,
         weight_decay: Any = 0.0,
         momentum: Any = 0.0,
-        method: AbstractMethod | None = None,
+        method: Any = None,
     ):
         """Set the defaults: without ``batch_size``, one fresh sample, or the whole set if samples are reused."""
         if method is not None:
