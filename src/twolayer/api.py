@@ -63,7 +63,9 @@ from twolayer.theory import MeanField as MeanField
 from twolayer.theory import SaadSolla as SaadSolla
 from twolayer.theory.symbolic import Equations as Equations
 from twolayer.training import SGD as SGD
+from twolayer.training import AbstractCoordinateMethod as AbstractCoordinateMethod
 from twolayer.training import AbstractMethod as AbstractMethod
+from twolayer.training import Adam as Adam
 from twolayer.training import Both as Both
 from twolayer.training import First as First
 from twolayer.training import Free as Free
@@ -73,8 +75,10 @@ from twolayer.training import LookAhead as LookAhead
 from twolayer.training import Nesterov as Nesterov
 from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
+from twolayer.training import RMSProp as RMSProp
 from twolayer.training import Schedule as Schedule
 from twolayer.training import Second as Second
+from twolayer.training import SignDescent as SignDescent
 from twolayer.training import Sphere as Sphere
 from twolayer.training import conventions as conventions
 from twolayer.verbs import Interrupted as Interrupted

@@ -11,13 +11,13 @@ from twolayer.core.deprecation import renamed_function
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.types import NumbersLike
 from twolayer.learnability.certificate import Verdict
-from twolayer.learnability.formula import formula_of
+from twolayer.learnability.formula import Formula, formula_of, in_fewest_fields
 from twolayer.learnability.generative import generative_staircase
 from twolayer.learnability.linear_forms import form_text
 from twolayer.learnability.scaling import Scaling, scalings
 from twolayer.learnability.seen import Seen, seen_by
 from twolayer.learnability.sources import table_of, values_of
-from twolayer.learnability.stages import LearningStages, Stage, climb, prover
+from twolayer.learnability.stages import LearningStages, Stage, climb, complement, prover
 from twolayer.learnability.symmetry import find_symmetries
 from twolayer.learnability.tensors import HermiteTable
 from twolayer.problem import AbstractTarget, Committee, Labels, MultiIndex, SingleIndex, Student
@@ -228,9 +228,39 @@ def analyse(target: TargetLike, P: NumbersLike | None = None, student: Student |
         raise InvalidInput(f"The target {shown(text)} is constant: there is nothing to learn.")
     symmetries = find_symmetries(formula if is_white else None, evaluate, target.k)
     staircase = climb([table], prover(table, symmetries))
-    generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)
+    fewer = _in_fewest_fields(formula) if is_white and formula is not None else None
+    if fewer is not None and staircase.leap is None:
+        staircase = fewer[0]
+    if fewer is not None and fewer[1] is not None:
+        generative = fewer[1]
+    else:
+        generative = generative_staircase(evaluate, formula if is_white else None, table, staircase, symmetries)
     student_view = None if student is None else seen_by(student, table, symmetries)
     return Learnability(target, text, table, staircase, generative, root, len(symmetries.signs), student_view)
+
+
+def _in_fewest_fields(formula: Formula) -> tuple[LearningStages, LearningStages | None] | None:
+    """The stages, and those with any function of the label, if the formula varies along fewer directions than fields.
+
+    Symmetries are those of the fields, so that more of them are seen in fewer fields.
+    """
+    fewer = in_fewest_fields(formula)
+    if fewer is None:
+        return None
+    text, rows = fewer
+    try:
+        inner = analyse(MultiIndex(text, k=len(rows)))
+    except InvalidInput:  # sympy may write a formula in functions that formulas of users do not have
+        return None
+
+    def lifted(staircase: LearningStages) -> LearningStages:
+        stages = tuple(
+            dataclasses.replace(stage, directions=stage.directions @ rows, known=stage.known @ rows)
+            for stage in staircase.stages
+        )
+        return LearningStages(stages, np.concatenate([staircase.unseen @ rows, complement(rows)]), staircase.unseen_why)
+
+    return lifted(inner.staircase), None if inner.generative is None else lifted(inner.generative)
 
 
 def _grows_too_fast(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:

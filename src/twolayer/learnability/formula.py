@@ -219,6 +219,45 @@ class Formula:
         ]
 
 
+def in_fewest_fields(formula: Formula) -> tuple[str, np.ndarray] | None:
+    r"""A formula that varies along fewer directions than it has fields, as a formula of that many fields.
+
+    Directions v along which it does not vary, those with :math:`v \cdot \nabla f = 0`, are found numerically and then
+    proved. The result is a formula and the orthonormal rows that are its fields; None if there is no such direction,
+    or none is proved.
+    """
+    import sympy as sp
+
+    symbols = formula.symbols
+    slopes = [sp.diff(formula.form, symbol) for symbol in symbols]
+    points = np.random.default_rng(0).standard_normal((len(symbols), 8 * len(symbols)))
+    try:
+        with np.errstate(all="ignore"):
+            rows = [sp.lambdify(symbols, slope, modules=["scipy", "numpy"])(*points) for slope in slopes]
+            values = np.stack([np.broadcast_to(np.asarray(row, dtype=float), points.shape[1]) for row in rows])
+    except (TypeError, ValueError, NameError, OverflowError):  # a function that NumPy does not have
+        return None
+    values = values[:, np.all(np.isfinite(values), axis=0)]
+    if not values.size:
+        return None
+    sizes, vectors = np.linalg.eigh(values @ values.T)
+    flat = vectors[:, sizes < 1e-16 * sizes[-1]].T
+    if not len(flat) or len(flat) == len(symbols):
+        return None
+    # Numbers of few digits, in which formulas are written, are recognised in the reduced echelon form.
+    reduced = sp.Matrix(flat).rref(iszerofunc=lambda x: abs(x) < 1e-9)[0]
+    exact = reduced.applyfunc(lambda x: sp.nsimplify(x, rational=True, tolerance=1e-9).limit_denominator(1000))
+    for row in range(exact.rows):
+        if not vanishes(sp.Add(*(exact[row, i] * slope for i, slope in enumerate(slopes)))):
+            return None
+    rest = sp.Matrix([vector.T for vector in exact.nullspace()]).rref()[0]
+    basis = sp.GramSchmidt([rest.row(i) for i in range(rest.rows)], orthonormal=True)
+    new = sp.symbols(f"z1:{len(basis) + 1}", real=True)
+    moved = {s: sp.Add(*(row[i] * field for row, field in zip(basis, new, strict=True))) for i, s in enumerate(symbols)}
+    form = sp.expand(formula.form.subs(moved, simultaneous=True))
+    return str(form), np.array([[float(x) for x in row] for row in basis])
+
+
 def _along_one_form(term: Any, symbols: tuple[Any, ...], t: Any) -> tuple[Any, np.ndarray] | None:
     """Return a term as a function of its linear form t, and the vector of t; None if it has several linear forms."""
     import sympy as sp

@@ -135,9 +135,8 @@ def written_out(setting: Setting, watch: Watch) -> WrittenOut:
 
     drawn, at = jax.eval_shape(draws, word, word, word, word)
     p, k = setting.problem.p, setting.problem.k
-    rows = 2 * p if setting.training.has_momentum else p
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
-    state: Any = State(*(real(shape) for shape in ((rows, k), (rows, setting.outside), (p,))))  # pyright: ignore[reportArgumentType]
+    state: Any = State(*(real(shape) for shape in ((setting.rows, k), (setting.rows, setting.outside), (p,))))  # pyright: ignore[reportArgumentType]
 
     def step(state: State, crossing: Any, lengths: Any, thresholds: Any, drawn: Draw, at: Any) -> tuple[State, Any]:
         state = single_step(setting, state, lengths, drawn)

@@ -20,10 +20,11 @@ from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training.methods import is_linear
 
 
 class State(NamedTuple):
-    """The state of one replica; with momentum, the rows of the velocity come before those of the weights."""
+    """The state of one replica; the rows of a method's memory, such as a velocity, come before those of the weights."""
 
     M: Float[Array, "rows k"]  # coordinates within the target's span, in an orthonormal basis of it
     L: Float[Array, "rows r"]  # coordinates outside of the target's span
@@ -39,6 +40,7 @@ class Setting(eqx.Module):
     degrees: Any  # dimensions outside the span of target and student, one number for each column of Bartlett's factor
     chi: Any  # Chebyshev coefficients of the chi variable for each of these degrees
     outside: int = eqx.field(static=True)  # the number of columns of L
+    is_linear: bool = eqx.field(static=True)  # whether a step is linear in weights, memory and gradient
     risk: Chosen | None = None  # the engine of the excess risk, where a threshold on it is watched
 
     @property
@@ -48,33 +50,43 @@ class Setting(eqx.Module):
         return not (isinstance(noise, float) and noise == 0.0)
 
     @property
+    def rows(self) -> int:
+        """The number of rows of the weights and of the method's memory together."""
+        return rows_of(self.problem, self.training)
+
+    @property
     def batch(self) -> int:
         """The batch size."""
         return self.training.samples_per_step(self.problem)
 
 
+def rows_of(problem: Problem, training: SGD) -> int:
+    """The number of rows of the weights and of the method's memory together."""
+    return problem.p * (1 + training.method.memory) if training.has_momentum else problem.p
+
+
 def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None) -> Setting:
     """The setting of a problem and training."""
     p, k, d = problem.p, problem.k, problem.d
-    rows = 2 * p if training.has_momentum else p
-    outside = min(rows, d - k)
+    outside = min(rows_of(problem, training), d - k)
     rest = d - k - outside
     # A batch that is used once enters through p combinations of its samples; one used again, through every sample.
     columns = min(training.samples_per_step(problem), rest, *([p] if training.is_fresh else []))
     degrees = [rest - column for column in range(columns)]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
-    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside, risk)
+    linear = not training.has_momentum or is_linear(training.method)
+    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside, linear, risk)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:
     r"""The state with the given overlaps: :math:`\hat M = M P_c^{-T}`, and a factor of :math:`Q^\perp`."""
-    p, r = overlaps.M.shape[0], setting.outside
+    p, r, memory = overlaps.M.shape[0], setting.outside, setting.rows - setting.problem.p
     M = jax.scipy.linalg.solve_triangular(jnp.asarray(setting.root), overlaps.M.T, lower=True).T
     values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
     factor = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
-    if setting.training.has_momentum:  # the velocity starts at zero, in rows before those of the weights
-        M = jnp.concatenate([jnp.zeros_like(M), M])
-        factor = jnp.concatenate([jnp.zeros((p, p)), factor])
+    if memory:  # it is zero at the start
+        M = jnp.concatenate([jnp.zeros((memory, M.shape[1])), M])
+        factor = jnp.concatenate([jnp.zeros((memory, p)), factor])
     # Eigenvalues ascend, so the last columns hold all of `factor` when there are fewer dimensions than rows.
     wide = jnp.concatenate([factor, jnp.zeros((len(factor), max(0, r - p)))], axis=1)
     kept = wide[:, max(0, p - r) :]
@@ -161,37 +173,66 @@ def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Any) 
     return jax.grad(loss, argnums=(0, 1))(lam, a)
 
 
-def forces(setting: Setting, state: State, g_star: Array, g: Array, xi: Array | float) -> tuple[Array, Array]:
+def forces(
+    setting: Setting,
+    state: State,
+    g_star: Array,
+    g: Array,
+    xi: Array | float,
+    at: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
     r"""The change that one sample makes to each neuron and output weight: minus the rates times the derivatives.
 
     .. math:: A_j = -\frac{\gamma}{d}\,\partial_{\lambda_j} \ell, \qquad
               \delta a_j = -\kappa \frac{\gamma}{d}\,\partial_{a_j} \ell
+
+    They are taken at the weights of the method, or ``at`` others.
     """
     problem, training = setting.problem, setting.training
-    p = setting.problem.p
-    lam_star = jnp.asarray(setting.root) @ g_star
-    lam = state.M[-p:] @ g_star + state.L[-p:] @ g
-    by_field, by_weight = gradients(problem, lam, lam_star, state.a, xi)
+    M, L = queried(setting, state) if at is None else at
+    by_field, by_weight = gradients(problem, M @ g_star + L @ g, jnp.asarray(setting.root) @ g_star, state.a, xi)
     rate = training.learning_rate / problem.d
     pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
     return pull, -training.layer_ratio * rate * by_weight
 
 
+def queried(setting: Setting, state: State) -> tuple[Float[Array, "p k"], Float[Array, "p r"]]:
+    """The coordinates of the weights at which the method takes the gradient, within and outside the target's span."""
+    p, k = setting.problem.p, setting.problem.k
+    if not setting.training.has_momentum:
+        return state.M, state.L
+    Y = jnp.concatenate([state.M, state.L], axis=1)
+    W = setting.training.method.query(Y[-p:], Y[:-p])
+    return W[:, :k], W[:, k:]
+
+
+def kept(setting: Setting) -> float | Array:
+    """The factor of the weights after weight decay."""
+    training = setting.training
+    return 1.0 - training.weight_decay * training.learning_rate / setting.problem.d * setting.batch
+
+
+def advanced(setting: Setting, Y: Float[Array, "rows n"], move: Float[Array, "p n"] | float) -> Float[Array, "rows n"]:
+    """The rows of memory and weights after a step with the given move of plain SGD."""
+    p = setting.problem.p
+    if not setting.training.trains_first:
+        return Y
+    if not setting.training.has_momentum:
+        return kept(setting) * Y + move
+    W, V = setting.training.method.advance(kept(setting) * Y[-p:], Y[:-p], jnp.broadcast_to(move, Y[-p:].shape))
+    return jnp.concatenate([V, W])
+
+
 def moved(setting: Setting, state: State) -> State:
-    """The state after weight decay and momentum, before the batch is added."""
-    problem, training = setting.problem, setting.training
-    keep = 1.0
-    if training.trains_first:
-        keep = 1.0 - training.weight_decay * training.learning_rate / problem.d * setting.batch
-    if not training.has_momentum:
-        return State(keep * state.M, keep * state.L, state.a)
-    p = problem.p
+    """The state after weight decay and a linear method, before the batch is added."""
+    return State(advanced(setting, state.M, 0.0), advanced(setting, state.L, 0.0), state.a)
 
-    def rows(Y: Array) -> Array:
-        V = training.momentum * Y[:p]
-        return jnp.concatenate([V, keep * Y[p:] + V])
 
-    return State(rows(state.M), rows(state.L), state.a)
+def moved_by(setting: Setting, move: Float[Array, "p n"]) -> Float[Array, "rows n"]:
+    """The rows that a linear method adds for a move of plain SGD."""
+    if not setting.training.has_momentum:
+        return move
+    return advanced(setting, jnp.zeros((setting.rows, move.shape[1])), move)
 
 
 def constrained(setting: Setting, state: State, lengths: Float[Array, " p"]) -> State:
@@ -248,7 +289,11 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
         g = jnp.concatenate([drawn.g, jnp.stack(rest)]) if rest else drawn.g
         return several_steps(setting, state, lengths, drawn.g_star[None, :], g[None, :], drawn.xi[None])
     pull, da = forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
-    c = jnp.concatenate([pull, pull]) if setting.training.has_momentum else pull
+    if not setting.is_linear:
+        along = pull[:, None] * drawn.g_star[None, :], pull[:, None] * drawn.g[None, :]
+        new = (pull * drawn.rest)[:, None] if setting.chi.shape[0] else None
+        return added(setting, state, lengths, *along, new, da)
+    c = moved_by(setting, pull[:, None])[:, 0]
     state = moved(setting, state)
     M, a = state.M + c[:, None] * drawn.g_star[None, :], state.a + da
     if setting.chi.shape[0]:
@@ -256,6 +301,24 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
     else:  # the coordinates span all d dimensions
         L = state.L + c[:, None] * drawn.g[None, :]
     return constrained(setting, State(M, L, a), lengths)
+
+
+def added(
+    setting: Setting,
+    state: State,
+    lengths: Float[Array, " p"],
+    star: Float[Array, "p k"],
+    along: Float[Array, "p r"],
+    new: Float[Array, "p c"] | None,
+    da: Float[Array, " p"],
+) -> State:
+    """The state after a step whose move has the given coordinates: in both spans, and in new directions, if any."""
+    k, r = star.shape[1], along.shape[1]
+    none = jnp.zeros((setting.problem.p, 0)) if new is None else new
+    Y = jnp.concatenate([state.M, state.L, jnp.zeros((setting.rows, none.shape[1]))], axis=1)
+    Y = advanced(setting, Y, jnp.concatenate([star, along, none], axis=1))
+    L = Y[:, k:]
+    return constrained(setting, State(Y[:, :k], lower(L) if L.shape[1] > r else L, state.a + da), lengths)
 
 
 def several_steps(
@@ -273,29 +336,25 @@ def several_steps(
     itself adds (Bartlett's factor). Afterwards the student is triangular again.
     """
     reuse, training = setting.training.reuse, setting.training
-    added = G.shape[1] - setting.outside
-    state = State(state.M, jnp.concatenate([state.L, jnp.zeros((len(state.L), added))], axis=1), state.a)
-    rows = (lambda x: jnp.concatenate([x, x])) if training.has_momentum else (lambda x: x)
+    wider = G.shape[1] - setting.outside
+    state = State(state.M, jnp.concatenate([state.L, jnp.zeros((len(state.L), wider))], axis=1), state.a)
 
-    def pulls(state: State) -> tuple[Array, Array]:
+    def pulls(state: State, at: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
         if len(G) == 1:  # no batch axis, so that the step can be written out in scalars
-            return tuple(x[None, :] for x in forces(setting, state, G_star[0], G[0], xi[0]))  # pyright: ignore[reportReturnType]
-        return jax.vmap(lambda g_star, g, x: forces(setting, state, g_star, g, x))(G_star, G, xi)
+            return tuple(x[None, :] for x in forces(setting, state, G_star[0], G[0], xi[0], at))  # pyright: ignore[reportReturnType]
+        return jax.vmap(lambda g_star, g, x: forces(setting, state, g_star, g, x, at))(G_star, G, xi)
 
     def update(state: State, pull: Array, da: Array) -> State:
-        state = moved(setting, state)
-        M, L = state.M + rows(pull.T @ G_star), state.L + rows(pull.T @ G)
-        return constrained(setting, State(M, L, state.a + jnp.sum(da, axis=0)), lengths)
+        return added(setting, state, lengths, pull.T @ G_star, pull.T @ G, None, jnp.sum(da, axis=0))
 
     if isinstance(reuse, Repeated):
         for _ in range(reuse.times):
             state = update(state, *pulls(state))
     elif isinstance(reuse, LookAhead):
-        p = setting.problem.p
         pull = reuse.rate / training.learning_rate * pulls(state)[0]
-        ahead = State(state.M[-p:] + pull.T @ G_star, state.L[-p:] + pull.T @ G, state.a)
-        state = update(state, *pulls(ahead))
-    return State(state.M, lower(state.L) if added else state.L, state.a)
+        M, L = queried(setting, state)
+        state = update(state, *pulls(state, (M + pull.T @ G_star, L + pull.T @ G)))
+    return State(state.M, lower(state.L) if wider else state.L, state.a)
 
 
 class Sums(NamedTuple):
@@ -311,10 +370,5 @@ def batch_step(
     setting: Setting, state: State, lengths: Float[Array, " p"], sums: Sums, factor: Float[Array, "m c"], R: Array
 ) -> State:
     r"""One step from the sums over its batch: :math:`K = [L + A^T G,\ R^T B]` and its triangular factor."""
-    twice = setting.training.has_momentum
-    rows = (lambda x: jnp.concatenate([x, x])) if twice else (lambda x: x)
-    state = moved(setting, state)
-    L = state.L + rows(sums.along)
-    if factor.shape[1]:
-        L = lower(jnp.concatenate([L, rows(R.T @ factor)], axis=1))
-    return constrained(setting, State(state.M + rows(sums.star), L, state.a + sums.da), lengths)
+    new = R.T @ factor if factor.shape[1] else None
+    return added(setting, state, lengths, sums.star, sums.along, new, sums.da)

@@ -21,6 +21,7 @@ from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, run_steps, sealed
 from twolayer.training import SGD
+from twolayer.training.methods import commutes_with_rotations
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
@@ -62,8 +63,8 @@ class OverlapSGD(AbstractDescription):
             return no(
                 f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
             )
-        if not training.is_classical:
-            return no(f"its momentum is heavy ball, but `training.momentum` is {training.momentum}; see `DirectSGD`.")
+        if not training.is_classical and not commutes_with_rotations(training.method):
+            return no(f"the method {training.method} does not commute with rotations of the inputs; see `DirectSGD`.")
         batch = training.samples_per_step(problem)
         if not training.is_fresh and batch > MAX_REPEATED:
             return no(f"a batch that is used again may have {MAX_REPEATED} samples at most, but has {batch}.")

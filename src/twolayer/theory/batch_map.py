@@ -32,19 +32,21 @@ TOGETHER = 256
 
 
 class Frame(NamedTuple):
-    """The rows of the weights in an orthonormal frame; with momentum, those of the velocity come first."""
+    """The rows of the weights in an orthonormal frame; those of a method's memory, such as a velocity, come first."""
 
     M: Float[Array, "rows k"]  # coordinates within the target's span
     L: Float[Array, "rows rows"]  # coordinates outside of the target's span
     a: Float[Array, " p"]
 
 
-def frame_of(overlaps: Overlaps, has_momentum: bool) -> Frame:
+def frame_of(overlaps: Overlaps, training: SGD) -> Frame:
     r"""Coordinates with the given overlaps: :math:`\hat M = M P_c^{-T}` and :math:`L = (Q^\perp)^{1/2}`."""
     M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(overlaps.P), overlaps.M.T, lower=True).T
     L = root(overlaps.perpendicular)
-    if has_momentum:  # the velocity starts at zero
-        M, L = jnp.concatenate([jnp.zeros_like(M), M]), jax.scipy.linalg.block_diag(jnp.zeros_like(L), L)
+    if training.has_momentum:  # the memory is zero at the start
+        memory = training.method.memory * len(overlaps.a)
+        M = jnp.concatenate([jnp.zeros((memory, M.shape[1])), M])
+        L = jax.scipy.linalg.block_diag(jnp.zeros((memory, memory)), L)
     return Frame(M, L, overlaps.a)
 
 
@@ -80,7 +82,8 @@ def map_step(
         \tfrac1p D_a (\varphi^{HD})^{1/2} \Big], \qquad a^+ = a - \kappa\gamma_d\,\partial_a \mathcal R
 
     which contains :math:`v\,\Omega^{-1} v^T` as a square and keeps Q positive at any overlaps, singular ones included.
-    The rows are brought back to their ``lengths`` on the sphere, by the full root.
+    The rows are brought back to their ``lengths`` on the sphere, by the full root. A method with a memory takes the
+    gradient where it asks for it and applies its own step to these coordinates, the noise being in new directions.
 
     Parameters
     ----------
@@ -116,10 +119,14 @@ def map_step(
         overlaps = Overlaps(M @ M.T + L @ L.T, M @ chol.T, P, a)
         return engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
 
-    M, L, a = frame.M[-p:], frame.L[-p:], frame.a
+    Y, k, a = jnp.concatenate([frame.M, frame.L], axis=1), frame.M.shape[1], frame.a
+    W = training.method.query(Y[-p:], Y[:-p]) if training.has_momentum else Y
+    M, L = W[:, :k], W[:, k:]  # where the gradient is taken
     value, slopes = jax.value_and_grad(risk, argnums=(0, 1, 2))(M, L, a)
     dM, dL = -rate * slopes[0], -rate * slopes[1]
     da = -training.layer_ratio * rate * slopes[2]
+    if not training.is_classical:  # the method may look at other weights than the current ones
+        value = risk(frame.M[-p:], frame.L[-p:], a)
     if not training.trains_first:
         return Frame(frame.M, frame.L, a + da), value
 
@@ -136,14 +143,17 @@ def map_step(
         spread = c[:, None] * (d * phi_hd(one)) * c[None, :]
     noise = root(spread / n_b)
 
-    keep = 1.0 - training.weight_decay * rate
+    # The noise of the batch is in directions of its own.
+    W = jnp.concatenate([(1.0 - training.weight_decay * rate) * Y[-p:], jnp.zeros_like(noise)], axis=1)
+    move = jnp.concatenate([dM, dL, noise], axis=1)
     if training.has_momentum:
-        V_M, V_L = training.momentum * frame.M[:p] + dM, training.momentum * frame.L[:p] + dL
-        M, L = jnp.concatenate([V_M, keep * M + V_M]), jnp.concatenate([V_L, keep * L + V_L])
-        noise = jnp.concatenate([noise, noise])
+        memory = jnp.concatenate([Y[:-p], jnp.zeros((len(Y) - p, p))], axis=1)
+        W, V = training.method.advance(W, memory, move)
+        Y = jnp.concatenate([V, W])
     else:
-        M, L = keep * M + dM, keep * L + dL
-    L = jnp.linalg.qr(jnp.concatenate([L, noise], axis=1).T, mode="r").T
+        Y = W + move
+    M = Y[:, :k]
+    L = jnp.linalg.qr(Y[:, k:].T, mode="r").T
     if training.is_spherical:
         size = jnp.sqrt(jnp.sum(M[-p:] ** 2, axis=1) + jnp.sum(L[-p:] ** 2, axis=1))
         scale = jnp.ones(len(M)).at[-p:].set(lengths / size)[:, None]
@@ -211,7 +221,7 @@ class BatchMap(AbstractDescription):
         return ("arnaboldi2024batch", "dandi2023giant")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        reason = refusal(problem, training, self.engine, NEEDED, momentum=True)
+        reason = refusal(problem, training, self.engine, NEEDED, methods="isotropic")
         if reason:
             return Applies(False, Exactness.LIMIT_BATCH, reason)
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
@@ -265,7 +275,7 @@ class _Setting(eqx.Module):
 @eqx.filter_jit
 def _begin(setting: _Setting, starts: Overlaps, thresholds: Any) -> _RunState:
     def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
-        frame = frame_of(Overlaps(Q, M, setting.P, a), setting.training.has_momentum)
+        frame = frame_of(Overlaps(Q, M, setting.P, a), setting.training)
         never = jnp.full(setting.watch.size(setting.problem.k), -1.0)
         return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, never)
 

@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
@@ -22,6 +20,7 @@ from twolayer.theory.reuse.frame import gradients_per_step, stepper
 from twolayer.theory.reuse.sobol import Net, scrambled_net
 from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples, coordinates_needed, make_cloud
 from twolayer.training import SGD
+from twolayer.training.methods import commutes_with_rotations
 
 # Batches that are smaller than this fraction of d belong to another limit, that of the ODE.
 LEAST_RATIO = 0.05
@@ -207,28 +206,10 @@ def _refusal(problem: Problem, training: SGD) -> str:
             f"it needs batches that grow with d, of {LEAST_RATIO:g} d at least, but `batch_size` is {batch} at d = "
             f"{problem.d}; `SaadSolla` and `BatchMap` cover small batches of fresh samples."
         )
-    if not training.is_classical and not turns_with_the_inputs(training):
+    if not training.is_classical and not commutes_with_rotations(training.method):
         return f"the method {training.momentum} does not commute with rotations of the inputs; `DirectSGD` covers it."
     try:
         Auto().assign(problem, ("excess_risk",))
     except NotApplicable as missing:
         return str(missing)
     return ""
-
-
-def turns_with_the_inputs(training: SGD) -> bool:
-    """Whether a step commutes with rotations of the inputs, tested on random numbers."""
-    from twolayer.core.precision import double
-
-    rng, p, n = np.random.default_rng(0), 2, 5
-    method = training.method
-    turn = np.linalg.qr(rng.standard_normal((n, n)))[0]
-    with double():
-        W, V, move = (jnp.asarray(rng.standard_normal((rows, n))) for rows in (p, p * method.memory, p))
-
-        def outcome(turn: Any) -> list[Array]:
-            moved = method.advance(W @ turn, V @ turn, move @ turn)
-            return [method.query(W @ turn, V @ turn), *moved]
-
-        pairs = zip(outcome(jnp.eye(n)), outcome(jnp.asarray(turn)), strict=True)
-        return all(bool(jnp.allclose(plain @ turn, turned, rtol=1e-9, atol=1e-9)) for plain, turned in pairs)

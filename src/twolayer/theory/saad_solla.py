@@ -119,7 +119,7 @@ class SaadSolla(AbstractDescription):
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 
-        reason = refusal(problem, training, self.engine, self.needed)
+        reason = refusal(problem, training, self.engine, self.needed, methods="linear")
         if reason:
             return no(reason)
         batch = training.samples_per_step(problem)

@@ -1,9 +1,13 @@
 """How the weights are trained: stochastic gradient descent, its options, schedules and the clock."""
 
 from twolayer.training.clock import Clock as Clock
-from twolayer.training.momentum import AbstractMethod as AbstractMethod
-from twolayer.training.momentum import HeavyBall as HeavyBall
-from twolayer.training.momentum import Nesterov as Nesterov
+from twolayer.training.methods import AbstractCoordinateMethod as AbstractCoordinateMethod
+from twolayer.training.methods import AbstractMethod as AbstractMethod
+from twolayer.training.methods import Adam as Adam
+from twolayer.training.methods import HeavyBall as HeavyBall
+from twolayer.training.methods import Nesterov as Nesterov
+from twolayer.training.methods import RMSProp as RMSProp
+from twolayer.training.methods import SignDescent as SignDescent
 from twolayer.training.schedule import PhasedClock as PhasedClock
 from twolayer.training.schedule import Schedule as Schedule
 from twolayer.training.sgd import SGD as SGD

@@ -11,7 +11,7 @@ from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, instance, is_traced, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
-from twolayer.training.momentum import AbstractMethod, HeavyBall, as_momentum
+from twolayer.training.methods import AbstractMethod, HeavyBall, as_momentum, gain
 
 
 class AbstractReuse(eqx.Module):
@@ -122,7 +122,10 @@ class SGD(eqx.Module):
         `Fresh`, `Repeated`, `LookAhead` or `Reused`; `First`, `Both` or `Second`; `Free` or `Sphere`.
     weight_decay, momentum
         Weight decay :math:`\lambda_w` in :math:`W^+ = (1 - \gamma_d \lambda_w) W + \dots`, and :math:`\beta` of heavy
-        ball, :math:`V^+ = \beta V + \dots`, :math:`W^+ = W + V^+`; or another method, ``momentum=Nesterov(0.9)``.
+        ball, :math:`V^+ = \beta V + \dots`, :math:`W^+ = W + V^+`.
+    method
+        Another method in place of ``momentum``: `Nesterov`, `SignDescent`, `RMSProp`, `Adam`, or an `AbstractMethod` of
+        your own. It moves the first layer; the second is trained by plain SGD.
     """
 
     learning_rate: Any = leaf(number("learning_rate", above=0.0))
@@ -144,8 +147,13 @@ class SGD(eqx.Module):
         constraint: Any = None,
         weight_decay: Any = 0.0,
         momentum: Any = 0.0,
+        method: Any = None,
     ):
         """Set the defaults: without ``batch_size``, one fresh sample, or the whole set if samples are reused."""
+        if method is not None:
+            if momentum != 0.0:
+                raise InvalidInput("Arguments `momentum` and `method` are two names of one choice: give one of them.")
+            momentum = instance("method", AbstractMethod, "a method such as Nesterov(0.9) or Adam()")(method)
         self.learning_rate = learning_rate
         self.reuse = Fresh() if reuse is None else reuse
         self.batch_size = 1 if batch_size is None and not self.has_fixed_set else batch_size
@@ -193,6 +201,11 @@ class SGD(eqx.Module):
     def method(self) -> AbstractMethod:
         """The method by which past steps enter the next one."""
         return HeavyBall(self.momentum) if self.is_classical else self.momentum
+
+    @property
+    def gain(self) -> float | Array:
+        """How far the weights move in the long run for one gradient, by a linear method; 1 for plain SGD."""
+        return gain(self.method) if self.has_momentum else 1.0
 
     def set_size(self, problem: Problem) -> int | None:
         """Return the number of samples in the fixed set; None when samples are drawn afresh from a Gaussian."""

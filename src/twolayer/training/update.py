@@ -53,10 +53,10 @@ def moved(problem: Problem, training: SGD, weights: Weights, gradient: Gradient)
     if not training.trains_first:
         return Weights(W, V, a)
     decay = training.weight_decay * rate * training.samples_per_step(problem)
-    W, move = (1.0 - decay) * W, -rate * gradient[0]
+    W = (1.0 - decay) * W
     if training.has_momentum:
-        return Weights(*training.method.advance(W, V, move), a)
-    return Weights(W + move, V, a)
+        return Weights(*training.method.step(W, V, gradient[0], rate), a)
+    return Weights(W - rate * gradient[0], V, a)
 
 
 def update(

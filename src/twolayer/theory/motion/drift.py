@@ -53,10 +53,11 @@ def mean_increments(
 ) -> Change:
     r"""The mean of what one sample adds, divided by :math:`\gamma_d/p`, at leading order in d.
 
-    .. math:: D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad D_a \psi, \qquad \kappa\,\chi
+    .. math:: g (D_a \varphi + \varphi^T D_a) + g^2 \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad g D_a \psi, \qquad
+              \kappa\,\chi
 
-    for Q, M and a, without weight decay and before rows are brought back; ``variance`` multiplies the second term.
-    Q and M stay where only the second layer is trained.
+    for Q, M and a, with the gain g of the method (1 for plain SGD), without weight decay and before rows are brought
+    back; ``variance`` multiplies the second term. Q and M stay where only the second layer is trained.
     """
     a = overlaps.a
     da = moments.chi * training.layer_ratio
@@ -64,8 +65,9 @@ def mean_increments(
         return Change(jnp.zeros_like(overlaps.Q), jnp.zeros_like(overlaps.M), da)
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
     psi_var = a[:, None] * moments.phi_hd * a[None, :]
-    dQ = symmetrise(psi_gf + variance * training.learning_rate / problem.p * psi_var)
-    return Change(dQ, a[:, None] * moments.psi, da)
+    gain = training.gain
+    dQ = symmetrise(gain * psi_gf + gain**2 * variance * training.learning_rate / problem.p * psi_var)
+    return Change(dQ, gain * a[:, None] * moments.psi, da)
 
 
 def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
@@ -90,7 +92,9 @@ def drift(
         \dot Q = \Phi = D_a \varphi + \varphi^T D_a + \frac{\gamma}{p} D_a \varphi^{HD} D_a, \qquad
         \dot a = \kappa\,\chi
 
-    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. On the
+    with :math:`D_a = \mathrm{diag}(a)`; weight decay adds :math:`-p\lambda_w M` and :math:`-2p\lambda_w Q`. A linear
+    method with memory, such as heavy ball or Nesterov, acts on times far longer than its memory as plain SGD whose
+    moves are multiplied by its gain :math:`g = 1/(1-\beta)`: the forces by g, the variance by :math:`g^2`. On the
     sphere, with rows of squared length :math:`N_j`,
 
     .. math::
@@ -112,8 +116,8 @@ def drift(
 
     Notes
     -----
-    Assumes fresh samples, the square loss and no momentum. Checked against: the closed solution of phase retrieval at
-    p = 1, a plain NumPy solution for erf, direct SGD at growing d.
+    Assumes fresh samples, the square loss and a linear method. Checked against: the closed solution of phase retrieval
+    at p = 1, a plain NumPy solution for erf, direct SGD at growing d, the overlap process with momentum.
 
     References
     ----------

@@ -4,12 +4,14 @@ from twolayer.core.errors import NotApplicable
 from twolayer.expectation import Auto
 from twolayer.problem import Gaussian, Problem, Square
 from twolayer.training import SGD
+from twolayer.training.methods import commutes_with_rotations, is_linear
 
 
-def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, ...], momentum: bool = False) -> str:
+def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, ...], methods: str = "none") -> str:
     """Why the closed equations for the overlaps do not apply, or their averages cannot be computed; empty if they do.
 
-    ``momentum`` says whether the description covers momentum.
+    ``methods`` says which methods the description covers besides plain SGD: "none", "linear" ones such as momentum, or
+    all "isotropic" ones, which commute with rotations of the inputs.
     """
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
@@ -17,10 +19,12 @@ def refusal(problem: Problem, training: SGD, engine: Auto, moments: tuple[str, .
         return f"it describes the square loss, but `problem.loss` is {problem.loss}."
     if not training.is_fresh:
         return f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
-    if training.has_momentum and not momentum:
-        return f"it describes SGD without momentum, but `training.momentum` is {training.momentum}."
-    if not training.is_classical:
-        return f"its momentum is heavy ball, but `training.momentum` is {training.momentum}; `DMFT` covers others."
+    if training.has_momentum and methods == "none":
+        return f"it describes SGD without momentum, but the method is {training.method}."
+    if training.has_momentum and not commutes_with_rotations(training.method):
+        return f"the method {training.method} does not commute with rotations of the inputs; `DirectSGD` covers it."
+    if training.has_momentum and methods == "linear" and not is_linear(training.method):
+        return f"it describes linear methods, but {training.method} is not linear in the gradient; see `BatchMap`."
     try:
         engine.assign(problem, moments)
     except NotApplicable as missing:
