@@ -4,6 +4,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.types import Numbers

@@ -86,7 +86,7 @@ class Size(NamedTuple):
         return STAGES * (self.points + RATE * self.time)
 
 
-class Work(NamedTuple):
+class Cost(NamedTuple):
     """The work of a run: programs that run one after the other, and operations on numbers."""
 
     calls: float
@@ -150,39 +150,39 @@ def _at_once(replicas: int) -> int:
 
 
 @singledispatch
-def work(description: AbstractDescription, size: Size) -> Work | None:
+def work(description: AbstractDescription, size: Size) -> Cost | None:
     """The work of one phase of a run by a description; None for one that is not known here."""
     return None
 
 
 @work.register
-def _(description: DirectSGD, size: Size) -> Work:
+def _(description: DirectSGD, size: Size) -> Cost:
     problem, is_drawn = size.problem, not size.training.has_fixed_set
     samples = size.replicas * size.steps * size.batch
     per_number = (DRAW / 4 if is_drawn else 0) + 2 * problem.p + (problem.k if is_drawn else 0)
-    return Work(size.steps * math.ceil(size.replicas / GROUP), samples * problem.d * per_number)
+    return Cost(size.steps * math.ceil(size.replicas / GROUP), samples * problem.d * per_number)
 
 
 @work.register
-def _(description: OverlapSGD, size: Size) -> Work:
+def _(description: OverlapSGD, size: Size) -> Cost:
     p, k = size.problem.p, size.problem.k
     sample = (DRAW + UNIT) * (p + k + 1) + 4 * p * (p + k)
     operations = size.replicas * size.steps * size.batch * sample
     if size.batch == 1 and p <= MAX_WIDTH and description.backend != "xla":
-        return Work(0.0, operations / _at_once(size.replicas))
-    return Work(size.steps, operations)
+        return Cost(0.0, operations / _at_once(size.replicas))
+    return Cost(size.steps, operations)
 
 
 @work.register
-def _(description: SaadSolla, size: Size) -> Work:
-    return Work(
+def _(description: SaadSolla, size: Size) -> Cost:
+    return Cost(
         size.evaluations * (size.averages.variants + 2),
         size.evaluations * size.replicas * size.averages.of_solutions,
     )
 
 
 @work.register
-def _(description: SDE, size: Size) -> Work:
+def _(description: SDE, size: Size) -> Cost:
     problem, step = size.problem, float(size.training.clock(size.problem).time_per_step)
     # The error of a step is that of its square, and the noise of few samples is taken where no formula gives it.
     scatter = math.sqrt(float(size.training.learning_rate) / (problem.p * problem.d))
@@ -191,33 +191,33 @@ def _(description: SDE, size: Size) -> Work:
     noise = description.samples * (DRAW + UNIT) * (problem.p + problem.k)
     operations = (2.0 * size.averages.operations / size.averages.variants + noise) * steps
     if description.backend != "xla" and problem.p <= MAX_WIDTH:
-        return Work(0.0, operations * (size.replicas / _at_once(size.replicas) + PROBES * size.averages.variants))
-    return Work(4.0 * steps, operations * (size.replicas + PROBES * (size.averages.variants + 2)))
+        return Cost(0.0, operations * (size.replicas / _at_once(size.replicas) + PROBES * size.averages.variants))
+    return Cost(4.0 * steps, operations * (size.replicas + PROBES * (size.averages.variants + 2)))
 
 
 @work.register
-def _(description: BatchMap, size: Size) -> Work:
+def _(description: BatchMap, size: Size) -> Cost:
     # The forces are derivatives of the risk, which cost some four times the averages.
     calls = size.steps * (size.averages.variants + 2) * math.ceil(size.replicas / TOGETHER)
-    return Work(calls, 4.0 * size.steps * size.replicas * size.averages.of_solutions)
+    return Cost(calls, 4.0 * size.steps * size.replicas * size.averages.of_solutions)
 
 
 @work.register(MeanField)
 @work.register(HDMF)
-def _(description: MeanField | HDMF, size: Size) -> Work:
+def _(description: MeanField | HDMF, size: Size) -> Cost:
     particles = max(size.problem.p, description.particles or 0)
     if isinstance(description, MeanField):
         evaluation = particles**2 * COSINES * PAIR
     else:  # points of a product rule over the target's fields, or of a net
         evaluation = particles * 32 ** min(size.problem.k, 2.6) * UNIT
     solutions = size.evaluations * SOLUTIONS
-    return Work(solutions * size.replicas, solutions * size.replicas * evaluation)
+    return Cost(solutions * size.replicas, solutions * size.replicas * evaluation)
 
 
 @work.register
-def _(description: DMFT, size: Size) -> Work:
+def _(description: DMFT, size: Size) -> Cost:
     gradients = gradients_per_step(size.training) * (size.steps + 1.0)
     frame = size.problem.k + size.problem.p * (1.0 + gradients)
     # Every gradient goes over the earlier ones of all points.
     clouds = description.scramblings * size.replicas
-    return Work(10.0 * gradients * clouds, gradients * frame * 2.0**description.log2_points * PASSES * clouds)
+    return Cost(10.0 * gradients * clouds, gradients * frame * 2.0**description.log2_points * PASSES * clouds)
