@@ -142,7 +142,7 @@ class Watch(eqx.Module):
             return crossing
         return jnp.where((crossing < 0.0) & self.reached(overlaps, risk, thresholds), at, crossing)
 
-    def reached(self, overlaps: Overlaps, risk: Any, thresholds: Float[Array, " 2"]) -> Bool[Array, " n"]:
+    def reached(self, overlaps: Overlaps, risk: Array | None, thresholds: Float[Array, " 2"]) -> Bool[Array, " n"]:
         """Whether each threshold that is watched is reached."""
         distances = []
         if self.risk:

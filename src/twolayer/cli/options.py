@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 if TYPE_CHECKING:
     from typer import Context as Context
@@ -12,22 +13,22 @@ else:
     Context = typer.Context.__base__  # what typer hands over is of the class below the one that it documents
 
 
-def option(name: str, metavar: str, help: str, **more: Any) -> Any:
+def option(name: str, metavar: str, help: str, **more: object) -> OptionInfo:
     """An option with a value."""
-    return typer.Option(name, metavar=metavar, help=help, **more)
+    return typer.Option(name, metavar=metavar, help=help, **more)  # pyright: ignore
 
 
-def switch(name: str, help: str) -> Any:
+def switch(name: str, help: str) -> OptionInfo:
     """An option without a value."""
     return typer.Option(name, help=help)
 
 
-def argument(metavar: str, help: str) -> Any:
+def argument(metavar: str, help: str) -> ArgumentInfo:
     """An argument."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
-def folder(name: str, help: str) -> Any:
+def folder(name: str, help: str) -> OptionInfo:
     """An option that names a folder; empty text is an unset variable, and would mean the current folder."""
 
     def parse(text: str | Path) -> Path:

@@ -8,7 +8,7 @@ of a replica.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -187,12 +187,15 @@ def loop_here(wanted: str, program: WrittenOut, replicas: int) -> tuple[Loop, st
     return partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
 
 
-def as_rows(tree: Any) -> list[Any]:
+Tree = TypeVar("Tree", bound=tuple[Any, ...])
+
+
+def as_rows(tree: tuple[Any, ...]) -> list[Any]:
     """Return the entries of a tuple of arrays, each entry as one array over replicas."""
     return [row for part in tree for row in part.reshape(len(part), -1).T]
 
 
-def from_rows(tree: Any, rows: Any) -> Any:
+def from_rows(tree: Tree, rows: list[Any] | np.ndarray) -> Tree:
     """Return the tuple of arrays with the shapes of ``tree`` from its rows; the inverse of `as_rows`."""
     stack = jnp.stack if isinstance(rows, list) else np.stack
     parts, place = [], 0
@@ -200,4 +203,4 @@ def from_rows(tree: Any, rows: Any) -> Any:
         size = int(np.prod(part.shape[1:]))
         parts.append(stack([*rows[place : place + size]], axis=1).reshape(part.shape) if size else part)
         place += size
-    return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)
+    return tree._make(parts) if hasattr(tree, "_make") else tuple(parts)  # pyright: ignore

@@ -76,7 +76,7 @@ def kind_of(attributes: Mapping[Any, Any]) -> str:
     return str(attributes.get("kind", "trajectory"))
 
 
-def check_kind(result: Any, kind: str, verb: str, argument: str = "result") -> "xr.Dataset":
+def check_kind(result: object, kind: str, verb: str, argument: str = "result") -> "xr.Dataset":
     """The dataset that a verb returned; raises `InvalidInput` if it is anything else."""
     import xarray as xr
 

@@ -1,7 +1,7 @@
 """The short table of a result: its numbers, their errors and the verdict."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 
@@ -47,17 +47,17 @@ def explained(outcome: str) -> str:
     return f"{outcome}: {OUTCOMES[outcome]}" if outcome in OUTCOMES else outcome
 
 
-def finite(value: Any) -> float | None:
+def finite(value: SupportsFloat | None) -> float | None:
     """A number that JSON can hold, or None where there is none."""
-    return float(value) if value is not None and np.isfinite(value) else None
+    return float(value) if value is not None and np.isfinite(float(value)) else None
 
 
-def native(value: Any) -> Any:
+def native(value: object) -> object:
     """An attribute that was read from a file as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
 
 
-def with_error(value: Any, error: Any) -> str:
+def with_error(value: SupportsFloat | None, error: SupportsFloat | None) -> str:
     """A number with its error, rounded to the digits that are known."""
     number, doubt = (np.nan if x is None else float(x) for x in (value, error))
     if not np.isfinite(number):

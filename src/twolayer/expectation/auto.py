@@ -224,7 +224,9 @@ def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array])
 
 
 @eqx.filter_jit
-def risks_of(variant: Chosen, problem: Problem, P: Array, Q: Any, M: Any, a: Any) -> Float[Array, "rows times"]:
+def risks_of(
+    variant: Chosen, problem: Problem, P: Array, Q: Array | np.ndarray, M: Array | np.ndarray, a: Array | np.ndarray
+) -> Float[Array, "rows times"]:
     """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
 
     def risk_of_row(row: tuple[Array, Array, Array]) -> Array:

@@ -196,7 +196,7 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, a
     return draw(Sheet(shown, min(columns, len(shown))), title, ax)
 
 
-def is_whole(ax: Any) -> bool:
+def is_whole(ax: object) -> bool:
     """Whether a figure, or a part of one, belongs to the panels alone, so that it may have a title of its own."""
     return ax is None or isinstance(ax, FigureBase)
 

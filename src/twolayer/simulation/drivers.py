@@ -148,7 +148,7 @@ def written_out(setting: Setting, watch: Watch) -> WrittenOut:
     return WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p + 2)
 
 
-def advance_written(loop: Loop, run: RunState, first: Any, last: Any) -> RunState:
+def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas by the loop of a program on scalars."""
     moving = (*run.state, run.crossing)
     rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), list(run.words.T), first, last)

@@ -163,7 +163,7 @@ def absorbed(
     return jax.lax.scan(rotated_in, along, (jnp.arange(n), columns))[1].T
 
 
-def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Any) -> tuple[Array, Array]:
+def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Array | float) -> tuple[Array, Array]:
     r"""The derivatives of the loss of one sample by its fields and by the output weights."""
     y = problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi
 

@@ -47,7 +47,9 @@ class Networks(NamedTuple):
         start = {"width": self.setting.width, "start": self.setting.start, "kappa": self.setting.kappa}
         return start | {"eta": self.eta, "steps": self.steps, "precision": self.precision}
 
-    def train(self, y: np.ndarray, name: str, tell: Progress, others: Any = None, grams: bool = False) -> list[Trained]:
+    def train(
+        self, y: np.ndarray, name: str, tell: Progress, others: np.ndarray | None = None, grams: bool = False
+    ) -> list[Trained]:
         """Train all replicas on some labels; ``others`` are inputs at which they are evaluated at the end."""
         results = []
         for replica in range(self.replicas):

@@ -127,7 +127,9 @@ def learn(
         return to_dataset(answer(asked, tell, checkpoint), asked.question, asked.seed)
 
 
-def answer(asked: Asked, progress: Any = None, checkpoint: str | Path | Checkpoint | None = None) -> Learned:
+def answer(
+    asked: Asked, progress: Progress | None = None, checkpoint: str | Path | Checkpoint | None = None
+) -> Learned:
     """The analysis, the time scale and the checks as objects."""
     if asked.d is not None and asked.student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")

@@ -5,16 +5,17 @@ from typing import Any
 import numpy as np
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import Numbers
 from twolayer.theory.formulas.random_start import mean_over_overlap, overlap_rule
 
 
-def _coefficients(learning_rate: Any, noise: Any) -> tuple[Any, Any]:
+def _coefficients(learning_rate: Numbers, noise: Numbers) -> tuple[Any, Any]:
     """A and B in dm/dt = m (A - B m^2)."""
     B = 4.0 * (1.0 - 6.0 * learning_rate)
     return B - 2.0 * learning_rate * noise, B
 
 
-def closed_overlap(time: Any, m0_squared: Any, learning_rate: Any, noise: Any) -> Any:
+def closed_overlap(time: Numbers, m0_squared: Numbers, learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The squared overlap of one neuron as a function of time.
 
     .. math:: \dot m = m (A - B m^2), \qquad m^2(t) = \frac{A}{B + (A / m_0^2 - B)\,e^{-2At}}, \qquad
@@ -26,7 +27,7 @@ def closed_overlap(time: Any, m0_squared: Any, learning_rate: Any, noise: Any) -
     return A / (B + (A / m0_squared - B) * np.exp(-2.0 * A * time))
 
 
-def fixed_overlap(learning_rate: Any, noise: Any) -> Any:
+def fixed_overlap(learning_rate: Numbers, noise: Numbers) -> Numbers:
     r"""The squared overlap at which one neuron ends, :math:`1 - \frac{\gamma\Delta}{2 (1 - 6\gamma)}`.
 
     The excess risk there is :math:`\gamma\Delta / (1 - 6\gamma)`. It holds for
@@ -36,7 +37,7 @@ def fixed_overlap(learning_rate: Any, noise: Any) -> Any:
     return A / B
 
 
-def exact_times(m0_squared: Any, learning_rate: float, noise: float, threshold: float) -> Any:
+def exact_times(m0_squared: Numbers, learning_rate: float, noise: float, threshold: float) -> np.ndarray:
     r"""The exit time of one neuron from each start; infinite where the fixed point lies above the threshold.
 
     .. math:: t = \frac1{2A} \log \Big[\frac{m_1^2}{m_0^2} \cdot \frac{A - B m_0^2}{A - B m_1^2}\Big], \qquad
