@@ -74,7 +74,7 @@ BAD = {
     "too many steps": ("run.until=1e15", "steps"),
     "save beyond the end": ("run.save=[2.0]", "between 0 and"),
     "save not increasing": ("run.save=[0.5, 0.2]", "increasing"),
-    "not applicable": ("training.momentum=0.5", "`SaadSolla` does not apply"),
+    "not applicable": ("training.batch_size=15", "`SaadSolla` does not apply"),
     "override without value": ("training.learning_rate", "path.to.key=value"),
 }
 

@@ -70,6 +70,11 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     :cite:t:`saad1995`; squares at any p: :cite:t:`arnaboldi2023escaping`.
     """
     SaadSolla().require(problem, training)
+    if training.has_momentum:
+        raise NotApplicable(
+            f"The equations are written for SGD without momentum, but the method is {training.method}: `SaadSolla` "
+            "multiplies the moves by its gain, 1/(1 - beta)."
+        )
     sigma, f = student_polynomial(problem), target_polynomial(problem)
     given = _given(problem, training, general)
     ring = OverlapRing(problem.k, given.has_unit_rows, given.has_unit_weights, given.is_orthonormal)
