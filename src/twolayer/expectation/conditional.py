@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation.features import Breaks
 from twolayer.expectation.mesh import Features, Monitor, features_of, mesh, scaled
-from twolayer.expectation.rules import Rule
+from twolayer.expectation.rules import Rule, gauss_hermite
 
 # A rest of the field below this part of its length is zero.
 DETERMINED = 1e-8
@@ -31,6 +31,8 @@ class Kind(NamedTuple):
     units: tuple[int, ...]
     breaks: Breaks
     is_continuous: bool
+    # The degree of a polynomial, whose averages need few fixed nodes; None for other functions.
+    degree: int | None = None
 
     @property
     def features(self) -> Features:
@@ -66,13 +68,18 @@ def smoothed(
     rule: Rule = engine.panel if kind.kinks else engine.line
 
     def at(mu: Array) -> Array:
-        monitor, breaks = scaled(kind.features, mu, deviation, edge)
-        y, w, _ = mesh(monitor, breaks, rule)
+        if kind.degree is not None:
+            y, w = (jnp.asarray(part) for part in gauss_hermite(kind.degree + 1))
+        else:
+            monitor, breaks = scaled(kind.features, mu, deviation, edge)
+            y, w, _ = mesh(monitor, breaks, rule)
         g = kind.value(mu + deviation * y)
         columns, before, polynomial = [], jnp.zeros_like(y), jnp.ones_like(y)
         share = w * g
         for q in range(terms):
-            columns.append(jnp.sum(share * polynomial))
+            # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
+            is_zero = kind.degree is not None and q > kind.degree
+            columns.append(jnp.zeros_like(mu) if is_zero else jnp.sum(share * polynomial))
             before, polynomial = polynomial, (y * polynomial - np.sqrt(q) * before) / np.sqrt(q + 1.0)
         return jnp.stack([*columns, jnp.sum(share * g)])
 
@@ -96,6 +103,8 @@ class Tables(NamedTuple):
     def at(self, mean: Float[Array, " x"], spread: Array, deviation: Array) -> Float[Array, "x columns"]:
         """Return the averages at many means, whose standard deviation is ``spread``."""
         kind, features = self.kind, self.kind.features
+        if kind.degree is not None:
+            return smoothed(kind, mean, deviation, self.edge, self.engine, self.terms)
         scale = jnp.maximum(spread, 1e-30)
         # Means are combinations of two numbers, each of them within the edge.
         edge = np.sqrt(2.0) * self.edge

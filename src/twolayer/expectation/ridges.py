@@ -39,6 +39,8 @@ from twolayer.problem import Overlaps, Problem
 FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.2, 3.0, 6.0
 # The share of the nodes in the coarser rules that give the error.
 COARSER = (0.72, 0.52)
+# The accuracy of long rows, below which an integrator gains nothing.
+RTOL = 1e-6
 # Terms of the series.
 TERMS = 20
 # Units of the student and of the target together, for moments with two slopes and for others.
@@ -79,7 +81,7 @@ class Ridges(AbstractEngine):
 
     @property
     def rtol(self) -> float:
-        return 0.0
+        return RTOL
 
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:

@@ -65,12 +65,15 @@ def _is_same(first: Any, second: Any) -> bool:
 
 def _kind(function: AbstractActivation | Along, units: tuple[int, ...]) -> Kind:
     if isinstance(function, AbstractActivation):
-        breaks = activation_breaks(function)
-        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks))
-    breaks = WHOLE if function.is_polynomial else line_breaks(function)
-    return Kind(
-        function, lambda x: jax.jvp(function, (x,), (jnp.ones_like(x),))[1], units, breaks, function.is_continuous
-    )
+        breaks, coefficients = activation_breaks(function), function.coefficients
+        degree = None if coefficients is None else len(coefficients) - 1
+        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), degree)
+
+    def slope(x: jax.Array) -> jax.Array:
+        return jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+
+    breaks = WHOLE if function.degree is not None else line_breaks(function)
+    return Kind(function, slope, units, breaks, function.is_continuous, function.degree)
 
 
 def _jumps(function: AbstractActivation, breaks: Breaks) -> bool:

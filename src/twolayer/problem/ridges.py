@@ -39,7 +39,7 @@ class Along(eqx.Module):
     line: Direction = eqx.field(static=True)
     kinks: tuple[float, ...] = eqx.field(static=True, default=())
     is_continuous: bool = eqx.field(static=True, default=True)
-    is_polynomial: bool = eqx.field(static=True, default=False)
+    degree: int | None = eqx.field(static=True, default=None)  # of a polynomial
 
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return self.function(x[..., None] * jnp.asarray(self.line, x.dtype).reshape((1,) * x.ndim + (-1,)))
@@ -63,10 +63,13 @@ def ridges_of(target: AbstractTarget) -> tuple[Ridge, ...] | None:
     if text is not None:
         return _of_formula(text, k)
     if k == 1 and target.kinks is not None:
-        is_polynomial = target.polynomial is not None
-        along = Along(target, (1.0,), target.kinks[0], target.is_continuous, is_polynomial)
+        along = Along(target, (1.0,), target.kinks[0], target.is_continuous, _degree(target.polynomial))
         return (Ridge(along, (1.0,), 1.0),)
     return None
+
+
+def _degree(polynomial: Polynomial | None) -> int | None:
+    return None if polynomial is None else polynomial.degree
 
 
 def _text(target: AbstractTarget) -> str | None:
@@ -181,15 +184,14 @@ def _powers_of_forms(mixed: Polynomial, k: int) -> tuple[Ridge, ...] | None:
 
 @lru_cache(maxsize=32)
 def _power(degree: int) -> Along:
-    return Along(formulas.Expression(f"z1**{degree}"), (1.0,), is_polynomial=True)
+    return Along(formulas.Expression(f"z1**{degree}"), (1.0,), degree=degree)
 
 
 def _along(text: str, direction: Direction) -> Ridge:
     formula, k = formulas.Expression(text), len(direction)
     line = np.asarray(direction) / np.dot(direction, direction)
     kinks = () if formula.is_smooth else _kinks_along(text, line)
-    is_polynomial = formula.polynomial(k) is not None
-    along = Along(formula, tuple(float(x) for x in line), kinks, formula.is_continuous, is_polynomial)
+    along = Along(formula, tuple(float(x) for x in line), kinks, formula.is_continuous, _degree(formula.polynomial(k)))
     return Ridge(along, direction, 1.0)
 
 
