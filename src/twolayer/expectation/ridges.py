@@ -45,6 +45,8 @@ RTOL = 1e-6
 TERMS = 20
 # Units of the student and of the target together, for moments with two slopes and for others.
 MOST_UNITS, MOST_PAIRED = 10, 24
+# Units of the student for moments with two slopes: equations of motion with more of them would take minutes.
+MOST_SLOPES = 2
 # Kinks of all units together, at each of which the rules along a field break, and nodes between them.
 MOST_KINKS, BETWEEN = 8, 0.75
 
@@ -96,6 +98,10 @@ class Ridges(AbstractEngine):
             return Suits(False, "the target is not known to be a sum of functions of one field each")
         if not kinds[0].is_continuous:
             return Suits(False, "the activation jumps, so that its derivative is not a function")
+        if moment == "phi_hd" and problem.p > MOST_SLOPES:
+            return Suits(
+                False, f"{problem.p} units of the student, limit {MOST_SLOPES}: along each pair takes too long"
+            )
         limit = MOST_UNITS if moment == "phi_hd" else MOST_PAIRED
         number = sum(len(kind.units) for kind in kinds)
         if number > limit:
