@@ -20,6 +20,7 @@ from twolayer.expectation.panels import Panels as Panels
 from twolayer.expectation.qmc import Cloud as Cloud
 from twolayer.expectation.qmc import MonteCarlo as MonteCarlo
 from twolayer.expectation.quadrature import Quadrature as Quadrature
+from twolayer.expectation.ridges import Ridges as Ridges
 from twolayer.expectation.series import MehlerSeries as MehlerSeries
 from twolayer.expectation.slices import Slices as Slices
 from twolayer.expectation.tilted import Tilted as Tilted

@@ -20,8 +20,10 @@ from twolayer.expectation.moments import MOMENTS, Moments
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
+from twolayer.expectation.ridges import Ridges
 from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
+from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.specification.fields import number, static
@@ -35,6 +37,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "Tilted": Tilted,
     "Panels": Panels,
     "Series": MehlerSeries,
+    "Ridges": Ridges,
     "Slices": Slices,
     "Quadrature": Quadrature,
     "Cloud": Cloud,
@@ -153,6 +156,10 @@ class Auto(eqx.Module):
         """Return the name of the engine for each moment, and every refusal, without building the engines."""
         if not isinstance(problem.inputs, Gaussian):
             raise NotApplicable("Gaussian moments need Gaussian inputs, but `problem.inputs` is a data set.")
+        if diverges(problem.target):
+            raise NotApplicable(
+                "No engine computes moments of this problem: the target's square has no finite average."
+            )
         allowed = {name: cls for name, cls in ENGINES.items() if self.engines is None or name in self.engines}
         assigned: dict[str, str] = {}
         refusals: list[Refusal] = []

@@ -13,7 +13,7 @@ In numbers, by Hölder's inequality,
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,10 @@ from twolayer.problem import Overlaps, Problem
 EVEN, MANY, NODES, COARSER = 16, 256, 24, 17
 # A wave whose square a rule misses by more than this is not resolved, and what the rule says of it is chance.
 UNRESOLVED = 1e-2
+# Nodes that a wave needs on the length of a piece that resolves it, wherever weights exceed this part of the largest.
+PER_WAVE, SEEN = 12.0, 1e-3
+# Phases at which the average of a wave is checked, in lengths of such a piece.
+PHASES = (0.05, 0.11, 0.23)
 # Averages of powers below this size are zero.
 TINY = 1e-290
 
@@ -81,9 +85,17 @@ class _Checked(NamedTuple):
 def _check(
     function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
 ) -> _Checked:
-    exact, unsure = jax.vmap(lambda length: _exactly(function, breaks, length, edge), out_axes=1)(lengths)
-    missed = _relative(_averages(function, nodes, weights), exact, unsure)
+    def at(shift: float) -> tuple[Array, Array]:
+        def moved(x: Array) -> Array:
+            return function(x + shift)
+
+        exact, unsure = jax.vmap(lambda length: _exactly(moved, breaks, length, edge), out_axes=1)(lengths)
+        return exact, _relative(_averages(moved, nodes, weights), exact, unsure)
+
+    exact, missed = at(0.0)
     if not breaks.is_settled:
+        # A rule that does not resolve a wave may give its average by accident, but not at several phases.
+        missed = jnp.max(jnp.stack([missed, *(at(shift * breaks.wave)[1] for shift in PHASES)]), axis=0)
         missed = jnp.where(missed > UNRESOLVED, jnp.maximum(missed, 1.0), missed)
     return _Checked(exact[1] ** 0.25, missed)
 
@@ -103,6 +115,16 @@ def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, w
         )
         return _Checked(link.norms[0], link.missed)
     return _Checked(_averages(problem.target, nodes, weights[:, 0])[1] ** 0.25, jnp.zeros(2))
+
+
+def _bounds(value: Array, slope: Array, lengths: Array, displacement: Array, noise: Any) -> dict[str, Array]:
+    """Return bounds on the moments, from the norms of what they average and the lengths of the fields."""
+    return {
+        "excess_risk": 0.5 * displacement**2,
+        "chi": value * displacement,
+        "v": 3.0**0.25 * slope[:, None] * lengths[None, :] * displacement,
+        "phi_hd": slope[:, None] * slope[None, :] * (displacement**2 + noise),
+    }
 
 
 def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals) -> dict[str, Array]:
@@ -126,12 +148,7 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
     slope = _check(activation.derivative, breaks, lengths[:p], edge, *along_student)
     target = _check_target(problem, lengths[p:], edge, marginals.target, marginals.target_weights)
     displacement = target.norms + jnp.abs(student_weights(problem, overlaps.a)) @ value.norms
-    bounds = {
-        "excess_risk": 0.5 * displacement**2,
-        "chi": value.norms * displacement,
-        "v": 3.0**0.25 * slope.norms[:, None] * lengths[None, :] * displacement,
-        "phi_hd": slope.norms[:, None] * slope.norms[None, :] * (displacement**2 + problem.noise),
-    }
+    bounds = _bounds(value.norms, slope.norms, lengths, displacement, problem.noise)
     if "covariance" in wanted:
         size = jnp.sqrt(jnp.abs(jnp.diagonal(values["covariance"])))
         bounds["covariance"] = size[:, None] * size[None, :]
@@ -149,3 +166,43 @@ def marginals_of(fields: Float[Array, "points n"], weights: Float[Array, " point
     """Return the marginals of a rule with points in the space of all fields."""
     everywhere = jnp.broadcast_to(weights[:, None], fields.shape)
     return Marginals(fields[:, :p], everywhere[:, :p], fields[:, p:], everywhere[:, p:])
+
+
+def _resolved(checked: _Checked, breaks: Breaks, nodes: Array, weights: Array) -> _Checked:
+    """Let a wave count whole where the nodes are too far apart for it, as averages may agree by accident then."""
+    if breaks.is_settled:
+        return checked
+    gaps = jnp.where(weights[1:] > SEEN * jnp.max(weights, axis=0)[None, :], jnp.abs(nodes[1:] - nodes[:-1]), 0.0)
+    is_seen = jnp.max(gaps) * PER_WAVE <= breaks.wave
+    return checked._replace(missed=jnp.where(is_seen, checked.missed, jnp.maximum(checked.missed, 1.0)))
+
+
+def ridge_doubts(
+    problem: Problem,
+    overlaps: Overlaps,
+    kinds: list[tuple[Any, Array, Array, Array, Array]],
+    wanted: tuple[str, ...],
+    edge: Array,
+) -> dict[str, Array]:
+    """Return the same bound for rules along pairs of fields of student and target that are sums of functions.
+
+    ``kinds`` are the functions, the student's first, with the lengths of their fields, the sizes of their weights, and
+    nodes and weights of the rule along each field.
+    """
+    overlaps, edge = jax.lax.stop_gradient((overlaps, edge))
+    checked = []
+    for kind, *numbers in kinds:
+        length, size, nodes, weights = jax.lax.stop_gradient(numbers)
+        value = _check(kind.value, kind.breaks, length, edge, nodes, weights)
+        checked.append((_resolved(value, kind.breaks, nodes, weights), size))
+    (kind, *numbers), (value, _) = kinds[0], checked[0]
+    length, _, nodes, weights = jax.lax.stop_gradient(numbers)
+    slope = _check(kind.slope, kind.breaks, length, edge, nodes, weights)
+    displacement = jnp.sum(jnp.stack([size @ value.norms for value, size in checked]))
+    own = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
+    bounds = _bounds(value.norms, slope.norms, own, displacement, problem.noise)
+    squares = jnp.max(jnp.stack([slope.missed[0], *(value.missed[0] for value, _ in checked)]))
+    powers = jnp.maximum(slope.missed[1], value.missed[1])  # the target is met twice at most
+    outside = beyond(problem, overlaps, wanted, edge)
+    missed = {name: squares + powers if name == "phi_hd" else squares for name in wanted}
+    return {name: jnp.nan_to_num(missed[name] * bounds[name] + outside[name], nan=jnp.inf) for name in wanted}

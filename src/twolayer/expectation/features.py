@@ -17,6 +17,7 @@ import numpy as np
 
 from twolayer.core.precision import double
 from twolayer.problem import AbstractActivation, AbstractTarget
+from twolayer.problem.ridges import Along
 
 # The function is evaluated at distances of `NEAR[1]` up to `NEAR[0]`, and of `FAR[1]` from there to `FAR[0]`; narrower
 # features are missed.
@@ -31,6 +32,12 @@ MOST_PIECES = 256
 # Pieces shorter than this indicate an undeclared kink.
 SHORTEST = 1e-13
 MOST_KINKS = 16
+# Kinks are looked for until no new one is found, or so often.
+ROUNDS = 4
+# Ratio of the lengths of pieces that are tried around a place.
+STEP = 2.0**0.5
+# Waves are not followed below this length.
+FINEST = 0.02
 # Values are computed in blocks of one size, so that the function is compiled once.
 BLOCK = 4096
 
@@ -40,12 +47,16 @@ Function = Callable[[np.ndarray], np.ndarray]
 class Breaks(NamedTuple):
     """The kinks of a function, including undeclared ones, and the ends of the pieces on which a short rule resolves it.
 
-    ``is_settled`` says whether these pieces resolve it everywhere; an oscillation over the whole line needs more.
+    ``is_settled`` says whether these pieces resolve it everywhere; an oscillation over the whole line needs more, and
+    ``wave`` is the length of pieces that resolve it. ``scales`` are some places with the half-length of the longest
+    piece around them that a short rule resolves.
     """
 
     kinks: tuple[float, ...]
     ends: tuple[float, ...]
     is_settled: bool
+    wave: float = 0.0
+    scales: tuple[tuple[float, float], ...] = ()
 
 
 # The breaks of a polynomial.
@@ -138,6 +149,41 @@ class _Pieces:
                 start = high
         return ends
 
+    def is_kink(self, end: float, pieces: list[tuple[float, float]]) -> bool:
+        """Whether a polynomial fits on both sides of a place but not across, however short the piece."""
+        low = max(a for a, _ in pieces if a < end)
+        high = min(b for _, b in pieces if b > end)
+        width = min(end - low, high - end) / 16.0
+        return not self.fits([(end - width, end + width)], TOLERANCES[0])[0]
+
+    def scales(self, ends: list[float], kinks: tuple[float, ...]) -> tuple[tuple[float, float], ...]:
+        """Return places between the ends of pieces, with the half-length of the longest piece around each that fits."""
+        places = np.array(sorted({*ends, *kinks}))
+        if len(places) < 2:
+            return ()
+        gaps = np.diff(places)
+        points = np.unique((places[:-1, None] + gaps[:, None] * np.linspace(0.0, 1.0, 5)).ravel())
+        walls = np.array([-np.inf, *kinks, np.inf])
+        side = np.searchsorted(walls, points, side="right")
+        left, right = walls[side - 1], walls[np.minimum(side, len(walls) - 1)]
+        half, length = np.zeros(len(points)), float(gaps.max())
+        while np.any(half == 0.0) and length > 0.25 * gaps.min():
+            rest = np.flatnonzero(half == 0.0)
+            tried = [(max(points[i] - length, left[i]), min(points[i] + length, right[i])) for i in rest]
+            half[rest[np.array(self.fits(tried, TOLERANCES[0]))]] = length
+            length /= STEP
+        return tuple(zip(points.tolist(), np.maximum(half, length).tolist(), strict=True))
+
+    def wave(self) -> float:
+        """Return a length of pieces on which a polynomial fits near the origin."""
+        length = NEAR[0]
+        while length > FINEST:
+            starts = np.arange(-0.5 * NEAR[0], 0.5 * NEAR[0], length)
+            if all(self.fits([(start, start + length) for start in starts], TOLERANCES[0])):
+                return length
+            length *= 0.5
+        return length
+
 
 def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ...]) -> Breaks:
     """Return where a rule for a function must break, for any length of the field.
@@ -154,21 +200,35 @@ def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ..
     Kinks, including undeclared ones, and ends of pieces.
     """
     pieces = _Pieces(_compiled(function))
-    all_kinks = tuple(sorted(kinks))
-    _, unknown = pieces.divide(all_kinks, TOLERANCES[-1])
-    merged = [place for i, place in enumerate(unknown) if i == 0 or place - unknown[i - 1] > 1e-9]
-    if len(merged) <= MOST_KINKS:
-        all_kinks = tuple(sorted({*all_kinks, *(round(place, 12) for place in merged)}))
+    all_kinks, has_few = _all_kinks(pieces, tuple(sorted(kinks)))
     ends: list[float] = []
     for tolerance in TOLERANCES:
         leaves, _ = pieces.divide(all_kinks, tolerance)
         if len(leaves) < MOST_PIECES:
             ends = [end for end in pieces.merge(leaves, all_kinks, tolerance) if abs(end) <= FAR[0] / 2]
             if len(ends) <= MOST:
-                return Breaks(all_kinks, tuple(ends), len(merged) <= MOST_KINKS)
+                scales = pieces.scales(ends, all_kinks)
+                return Breaks(all_kinks, tuple(ends), has_few, 0.0 if has_few else pieces.wave(), scales)
     # A selection of the ends, so that at least the interval with the features is not missed.
     some = np.linspace(0, len(ends) - 1, MOST).round().astype(int) if ends else ()
-    return Breaks(all_kinks, tuple(ends[i] for i in some), False)
+    return Breaks(all_kinks, tuple(ends[i] for i in some), False, pieces.wave())
+
+
+def _all_kinks(pieces: _Pieces, declared: tuple[float, ...]) -> tuple[tuple[float, ...], bool]:
+    """Return the declared kinks with those that the subdivision finds, and whether these are few."""
+    kinks = declared
+    for _ in range(ROUNDS):
+        leaves, unknown = pieces.divide(kinks, TOLERANCES[-1])
+        merged = [place for i, place in enumerate(unknown) if i == 0 or place - unknown[i - 1] > 1e-9]
+        if len(merged) > MOST_KINKS or len(leaves) >= MOST_PIECES:
+            return kinks, len(merged) <= MOST_KINKS
+        # A kink where two pieces meet, such as zero, is seen in neither of them.
+        ends = pieces.merge(leaves, kinks, TOLERANCES[-1]) if leaves else []
+        found = {round(place, 12) for place in (*merged, *(end for end in ends if pieces.is_kink(end, leaves)))}
+        if found <= set(kinks):
+            break
+        kinks = tuple(sorted({*kinks, *found}))
+    return kinks, True
 
 
 @lru_cache(maxsize=64)
@@ -177,12 +237,17 @@ def _activation_breaks(activation: AbstractActivation) -> Breaks:
 
 
 @lru_cache(maxsize=64)
+def _line_breaks(function: Along) -> Breaks:
+    return breaks_of(lambda x: function(x)[:, None], function.kinks)
+
+
+@lru_cache(maxsize=64)
 def _target_breaks(target: AbstractTarget) -> Breaks:
     return breaks_of(lambda x: target(x[:, None])[:, None], (target.kinks or ((),))[0])
 
 
-def _cached_breaks(cached: Any, subject: Any) -> Breaks:
-    """Return cached breaks, or compute them for a function with arrays, which cannot be a key of the cache."""
+def cached_breaks(cached: Any, subject: Any) -> Any:
+    """Return what is cached, or compute it for a function with arrays, which cannot be a key of the cache."""
     with jax.ensure_compile_time_eval():  # also while another program is traced
         try:
             hash(subject)
@@ -193,11 +258,16 @@ def _cached_breaks(cached: Any, subject: Any) -> Breaks:
 
 def activation_breaks(activation: AbstractActivation) -> Breaks:
     """Return kinks and ends of pieces of an activation and its slope, in its argument."""
-    return WHOLE if activation.coefficients is not None else _cached_breaks(_activation_breaks, activation)
+    return WHOLE if activation.coefficients is not None else cached_breaks(_activation_breaks, activation)
+
+
+def line_breaks(function: Along) -> Breaks:
+    """Return kinks and ends of pieces of a target along a line, in the field along it."""
+    return cached_breaks(_line_breaks, function)
 
 
 def target_breaks(target: AbstractTarget) -> Breaks:
     """Return kinks and ends of pieces of a target of one field, in that field."""
     if target.units is not None:
         return activation_breaks(target.units.activation)
-    return WHOLE if target.polynomial is not None else _cached_breaks(_target_breaks, target)
+    return WHOLE if target.polynomial is not None else cached_breaks(_target_breaks, target)

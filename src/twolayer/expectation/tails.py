@@ -33,12 +33,29 @@ def tail_share(target: AbstractTarget, reach: float) -> float:
     return max(shares)
 
 
+def diverges(target: AbstractTarget) -> bool:
+    r"""Whether :math:`E[f^2]` is infinite, as for ``exp(0.3*z1**2)``: its density still grows where others are zero."""
+    if target.k == 0 or target.polynomial is not None or target.units is not None:
+        return False
+    z = np.concatenate([-DISTANCES[::-1], DISTANCES])
+    is_far = np.abs(z) > FAR
+    for direction in [*np.eye(target.k), np.ones(target.k) / np.sqrt(target.k)]:
+        with double(), np.errstate(all="ignore"):
+            values = np.abs(np.asarray(target(jnp.asarray(z[:, None] * direction[None, :] @ _root(target)))))
+            density = 2.0 * np.log(np.nan_to_num(values, nan=np.inf) + 1e-300) - 0.5 * z**2
+        if np.max(density[is_far]) > np.max(density[~is_far]):
+            return True
+    return False
+
+
 def _root(target: AbstractTarget) -> np.ndarray:
     return np.linalg.cholesky(np.asarray(target.target_overlaps)).T
 
 
 # Distances, in deviations, at which growth is measured; beyond the last one the normal density underflows.
 DISTANCES = np.linspace(0.0, 38.0, 153)
+# An average that is made beyond this distance is infinite, or too large for a number.
+FAR = 30.0
 # The smallest and the largest reach of a rule, and the fraction of an average that it may leave out.
 LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
 # A region that a cloud may miss is about so many deviations out.

@@ -1,0 +1,150 @@
+r"""The averages of one unit over the rest of its field, with the Hermite polynomials of Mehler's formula.
+
+.. math:: T_q(\mu) = \frac{1}{\sqrt{q!}} E_y[g(\mu + s y)\,\mathrm{He}_q(y)], \qquad E_y[g(\mu + s y)^2]
+
+as columns, at some means or interpolated between the nodes of a table.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from twolayer.expectation.features import Breaks
+from twolayer.expectation.mesh import Features, Monitor, features_of, mesh, scaled
+from twolayer.expectation.rules import QuadratureRule, gauss_hermite
+
+# A rest of the field below this part of its length is zero.
+DETERMINED = 1e-8
+# Kinks are smoothed over the rest of the field, which a table resolves down to this part of its length.
+SHARPEST = 1e-7
+
+
+class Kind(NamedTuple):
+    """A function of one number, the units that it serves, and where it needs nodes."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    units: tuple[int, ...]
+    breaks: Breaks
+    is_continuous: bool
+    # The degree of a polynomial, whose averages need few fixed nodes; None for other functions.
+    degree: int | None = None
+
+    @property
+    def features(self) -> Features:
+        return features_of(self.breaks)
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return self.breaks.kinks
+
+
+class Table(NamedTuple):
+    """Chebyshev nodes on [-1, 1] and the matrix from values there to coefficients of Chebyshev polynomials."""
+
+    nodes: Any
+    to_coefficients: Any
+
+
+def table_rule(nodes: int, size: int) -> Table:
+    """Return the nodes of a table, padded to one size."""
+    angles = np.pi * (np.arange(nodes)[::-1] + 0.5) / nodes
+    matrix = 2.0 / nodes * np.cos(np.arange(nodes)[:, None] * angles[None, :])
+    matrix[0] *= 0.5
+    padded = np.zeros((size, size))
+    padded[:nodes, :nodes] = matrix
+    return Table(np.append(np.cos(angles), np.ones(size - nodes)), padded)
+
+
+def smoothed(
+    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, engine: Any, terms: int
+) -> Float[Array, "x columns"]:
+    """Return the averages of a unit at each mean."""
+    is_free = deviation > DETERMINED * (jnp.max(jnp.abs(mean)) / edge + deviation)
+    rule: QuadratureRule = engine.panel if kind.kinks else engine.line
+
+    def at(mu: Array) -> Array:
+        if kind.degree is not None:
+            y, w = (jnp.asarray(part) for part in gauss_hermite(kind.degree + 1))
+        else:
+            monitor, breaks = scaled(kind.features, mu, deviation, edge)
+            y, w, _ = mesh(monitor, breaks, rule)
+        g = kind.value(mu + deviation * y)
+        columns, before, polynomial = [], jnp.zeros_like(y), jnp.ones_like(y)
+        share = w * g
+        for q in range(terms):
+            # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
+            is_zero = kind.degree is not None and q > kind.degree
+            columns.append(jnp.zeros_like(mu) if is_zero else jnp.sum(share * polynomial))
+            before, polynomial = polynomial, (y * polynomial - np.sqrt(q) * before) / np.sqrt(q + 1.0)
+        return jnp.stack([*columns, jnp.sum(share * g)])
+
+    return jnp.where(is_free, jax.vmap(at)(mean), _plain(kind, mean, terms))
+
+
+def _plain(kind: Kind, mean: Float[Array, " x"], terms: int) -> Float[Array, "x columns"]:
+    """Return the averages of a unit whose field is its mean."""
+    g = kind.value(mean)
+    return jnp.stack([g, *[jnp.zeros_like(g)] * (terms - 1), g * g], axis=1)
+
+
+class Tables(NamedTuple):
+    """Tables of the averages of one kind of unit."""
+
+    kind: Kind
+    edge: Array
+    engine: Any
+    terms: int
+
+    def at(self, mean: Float[Array, " x"], spread: Array, deviation: Array) -> Float[Array, "x columns"]:
+        """Return the averages at many means, whose standard deviation is ``spread``."""
+        kind, features = self.kind, self.kind.features
+        if kind.degree is not None:
+            return smoothed(kind, mean, deviation, self.edge, self.engine, self.terms)
+        scale = jnp.maximum(spread, 1e-30)
+        # Means are combinations of two numbers, each of them within the edge.
+        edge = np.sqrt(2.0) * self.edge
+        sharp = jnp.where(deviation > SHARPEST * scale, jnp.maximum(deviation / scale, SHARPEST), 1e30)
+        centres = jnp.asarray([*features.centres, *kind.kinks]) / scale
+        widths = jnp.concatenate(
+            [
+                jnp.sqrt(jnp.asarray(features.widths) ** 2 + deviation**2) / scale,
+                jnp.full(len(kind.kinks), 1.0) * sharp,
+            ]
+        )
+        wave = features.wave * spread * jnp.exp(-0.5 * (features.wave * deviation) ** 2)
+        monitor = Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, edge)
+        breaks = jnp.asarray(kind.kinks) / scale
+        size = len(self.engine.table.nodes)
+        rule = QuadratureRule(self.engine.table.nodes, np.ones(size))
+        z, _, t_ends = mesh(monitor, breaks, rule)
+        values = smoothed(kind, scale * z, deviation, self.edge, self.engine, self.terms)
+        coefficients = jnp.einsum(
+            "cn,pnq->pcq", jnp.asarray(self.engine.table.to_coefficients), values.reshape(-1, size, values.shape[1])
+        )
+        place = jnp.clip(mean / scale, -edge, edge)
+        t = monitor.count(place)
+        total = jnp.zeros((len(mean), values.shape[1]))
+        for panel in range(len(kind.kinks) + 1):
+            low, high = t_ends[panel], t_ends[panel + 1]
+            is_wide = high > low
+            inside = jnp.clip((2.0 * t - low - high) / jnp.where(is_wide, high - low, 1.0), -1.0, 1.0)
+            is_here = is_wide & (t >= low) & (t < high) if panel < len(kind.kinks) else is_wide & (t >= low)
+            total = total + jnp.where(is_here[:, None], _chebyshev(inside, size).T @ coefficients[panel], 0.0)
+        is_free = deviation > DETERMINED * (spread + deviation)
+        return jnp.where(is_free, total, _plain(kind, mean, self.terms))
+
+
+def _chebyshev(x: Float[Array, " x"], size: int) -> Float[Array, "size x"]:
+    """Return the Chebyshev polynomials of degrees below ``size``."""
+
+    def step(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        before, now = carry
+        return (now, 2.0 * x * now - before), now
+
+    _, rows = jax.lax.scan(step, (x, jnp.ones_like(x)), None, length=size)
+    return rows

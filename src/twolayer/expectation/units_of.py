@@ -1,0 +1,89 @@
+"""The displacement of a problem as a sum of functions of one field each: student's units, then the target's."""
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.precision import double
+from twolayer.expectation.conditional import Kind
+from twolayer.expectation.features import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
+from twolayer.problem import AbstractActivation, Problem
+from twolayer.problem.ridges import Along, Ridge, ridges_of
+
+# A function jumps if its values on both sides of a kink, at this distance, differ by more than this.
+BESIDE, JUMP = 1e-9, 1e-6
+
+
+def unit_kinds(problem: Problem) -> tuple[Kind, ...] | None:
+    """Return the kinds of functions, the student's first; None if the target is not a sum of such functions."""
+    ridges = _ordered(problem)
+    if ridges is None:
+        return None
+    kinds, first = [], 0
+    for function, members in ridges:
+        number = len(members) + (0 if kinds else problem.p)
+        kinds.append(_kind(function, tuple(range(first, first + number))))
+        first += number
+    return tuple(kinds)
+
+
+def sum_of(problem: Problem) -> tuple[np.ndarray, Any]:
+    """Return directions and weights of the target's functions, in the order of the kinds."""
+    ridges = _ordered(problem)
+    assert ridges is not None
+    members = [ridge for _, group in ridges for ridge in group]
+    directions = np.array([ridge.direction for ridge in members]).reshape(len(members), problem.k)
+    return directions, jnp.stack([jnp.asarray(ridge.weight) for ridge in members])
+
+
+def _ordered(problem: Problem) -> list[tuple[Any, list[Ridge]]] | None:
+    """Return the target's functions, each with its terms; the first one is the student's, which may have none."""
+    ridges = ridges_of(problem.target)
+    if ridges is None:
+        return None
+    groups: list[tuple[Any, list[Ridge]]] = [(problem.student.activation, [])]
+    for ridge in ridges:
+        for function, members in groups:
+            if function is ridge.function or _is_same(function, ridge.function):
+                members.append(ridge)
+                break
+        else:
+            groups.append((ridge.function, [ridge]))
+    return groups
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two activations are the same function, as far as can be told."""
+    try:
+        return isinstance(first, AbstractActivation) and hash(first) == hash(second) and bool(first == second)
+    except TypeError:  # arrays in their fields
+        return False
+
+
+def _kind(function: AbstractActivation | Along, units: tuple[int, ...]) -> Kind:
+    if isinstance(function, AbstractActivation):
+        breaks, coefficients = activation_breaks(function), function.coefficients
+        degree = None if coefficients is None else len(coefficients) - 1
+        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), degree)
+
+    def slope(x: jax.Array) -> jax.Array:
+        return jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
+
+    breaks = WHOLE if function.degree is not None else line_breaks(function)
+    return Kind(function, slope, units, breaks, function.is_continuous, function.degree)
+
+
+def _jumps(function: AbstractActivation, breaks: Breaks) -> bool:
+    return bool(breaks.kinks) and cached_breaks(_has_jump, (function, breaks.kinks))
+
+
+@lru_cache(maxsize=64)
+def _has_jump(subject: tuple[AbstractActivation, tuple[float, ...]]) -> bool:
+    function, kinks = subject
+    places = np.asarray(kinks)
+    with double():
+        left, right = (np.asarray(function(jnp.asarray(places + side))) for side in (-BESIDE, BESIDE))
+    return bool(np.any(np.abs(right - left) > JUMP * (1.0 + np.abs(left))))
