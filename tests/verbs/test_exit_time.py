@@ -163,10 +163,10 @@ def test_a_given_start_has_one_solution():
 
 def test_without_an_ode_there_is_a_reason():
     problem, _ = setting(1, 1000, 0.0)
-    training = tl.SGD(0.02, constraint=tl.Sphere(), momentum=0.5)
+    training = tl.SGD(0.02, constraint=tl.Sphere(), method=tl.SignDescent())
     result = tl.exit_time(problem, training, replicas=0, starts=REPLICAS)
     assert "predicted" not in result and "ode" not in result and result.attrs["outcome"] == "undecided"
-    assert any(note.startswith("No ODE") and "momentum" in note for note in notes(result))
+    assert any(note.startswith("No ODE") and "rotations" in note for note in notes(result))
     assert "no theory of it is known" in tl.summary(result)
 
 
