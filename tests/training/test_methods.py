@@ -91,28 +91,48 @@ def test_methods_on_coordinates_take_the_steps_of_a_plain_loop():
             np.testing.assert_allclose(weights, expected[type(method).__name__], rtol=1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@pytest.mark.parametrize(("batch", "constraint"), [(1, tl.Free()), (3, tl.Sphere())])
-def test_the_overlap_process_has_the_law_of_sgd(method, batch, constraint, check_mean):
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "constraint"),
+    [
+        ("Nesterov", 1, tl.Free()),
+        ("clipped", 3, tl.Sphere()),
+        pytest.param("Nesterov", 3, tl.Sphere(), marks=SLOW),
+        pytest.param("clipped", 1, tl.Free(), marks=SLOW),
+        pytest.param("averaged", 1, tl.Sphere(), marks=SLOW),
+        pytest.param("averaged", 3, tl.Free(), marks=SLOW),
+    ],
+)
+def test_the_overlap_process_has_the_law_of_sgd(name, batch, constraint, check_mean):
+    method, replicas = METHODS[name], 5_000
     problem, training = problem_of(7), tl.SGD(0.8, batch, constraint=constraint, weight_decay=0.1, method=method)
-    until = 6 * batch * 0.8 / (2 * 7)
+    until = 4 * batch * 0.8 / (2 * 7)
     runs = [
-        tl.evolve(problem, training, description, until=until, save=2, replicas=20_000, seed=seed).isel(time=-1)
+        tl.evolve(problem, training, description, until=until, save=2, replicas=replicas, seed=seed).isel(time=-1)
         for seed, description in enumerate((tl.OverlapSGD(), tl.DirectSGD()))
     ]
     for name in ("Q", "M"):
-        first, second = (run[name].values.reshape(20_000, -1) for run in runs)
+        first, second = (run[name].values.reshape(replicas, -1) for run in runs)
         for power in (1, 2):
             moved = first.std(axis=0) > 1e-9  # lengths do not move on the sphere
             check_mean((first**power - second[::-1] ** power)[:, moved], np.zeros(moved.sum()), name)
 
 
-@pytest.mark.parametrize("method", [tl.HeavyBall(0.8), tl.Nesterov(0.8)])
-@pytest.mark.parametrize("constraint", [tl.Free(), tl.Sphere()])
+@pytest.mark.parametrize(
+    ("method", "constraint"),
+    [
+        (tl.HeavyBall(0.8), tl.Sphere()),
+        pytest.param(tl.HeavyBall(0.8), tl.Free(), marks=SLOW),
+        pytest.param(tl.Nesterov(0.8), tl.Free(), marks=SLOW),
+        pytest.param(tl.Nesterov(0.8), tl.Sphere(), marks=SLOW),
+    ],
+)
 def test_small_batches_follow_the_ode_with_the_gain(method, constraint, check_mean):
     """The mean of runs is off by order 1/d, here far below the standard error."""
     training = tl.SGD(0.2, constraint=constraint, layers=tl.Both(0.5), weight_decay=0.1, method=method)
-    problem = problem_of(3000)
+    problem = problem_of(1000)
     runs, ode = (
         tl.evolve(problem, training, description, until=1.0, save=3, replicas=replicas)
         for description, replicas in ((tl.OverlapSGD(), 200), (tl.SaadSolla(), 1))
@@ -123,7 +143,9 @@ def test_small_batches_follow_the_ode_with_the_gain(method, constraint, check_me
     assert abs(float(plain.M[0, -1, 0, 0] - ode.M[0, -1, 0, 0])) > 0.1
 
 
-@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize(
+    "method", [tl.Nesterov(0.6), pytest.param(Clipped(), marks=SLOW), pytest.param(Averaged(), marks=SLOW)]
+)
 def test_large_batches_follow_the_map(method, check_mean):
     problem, training = problem_of(300), tl.SGD(0.5, 600, constraint=tl.Sphere(), method=method)
     runs, limit = (
@@ -135,7 +157,7 @@ def test_large_batches_follow_the_map(method, check_mean):
     assert np.all(deviation < 4 * runs.M[:, -1].values.std(axis=0) / 10 + shift)
 
 
-@pytest.mark.parametrize("method", [tl.SignDescent(), tl.RMSProp(), tl.Adam()])
+@pytest.mark.parametrize("method", [pytest.param(tl.SignDescent(), marks=SLOW), tl.Adam()])
 def test_methods_on_coordinates_are_simulated_and_refused_elsewhere(method):
     training = tl.SGD(0.2, method=method)
     result = tl.evolve(problem_of(20), training, tl.DirectSGD(), until=1.0, save=3, replicas=50)

@@ -213,8 +213,8 @@ def test_a_simulation_of_less_than_a_step_is_refused():
 
 def test_explain_lists_what_applies_and_why_not():
     text = str(tl.explain(ERF, tl.SGD(1.0, momentum=0.5)))
-    assert "DirectSGD    yes" in text
-    assert "SaadSolla    no" in text and "momentum" in text
+    assert "DirectSGD    yes" in text and "SaadSolla    yes" in text
+    assert "SDE          no" in text and "momentum" in text
     assert "closed form (thresholds)" in text
     relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(2, "relu"), tl.Gaussian(100))
     explanation = tl.explain(relu, tl.SGD(1.0))
