@@ -114,7 +114,7 @@ def test_a_step_is_the_printed_formula_at_any_overlaps(target):
 
     @eqx.filter_jit
     def step(overlaps):
-        frame = frame_of(overlaps, has_momentum=False)
+        frame = frame_of(overlaps, training)
         found, risk = map_step(problem, training, engine, overlaps.P, jnp.ones(2), frame)
         return overlaps_of(found, overlaps.P), risk
 

@@ -222,7 +222,7 @@ def test_divergence_is_a_status_with_its_time():
     ("training", "reason"),
     [
         (tl.SGD(1.0, reuse=tl.Reused(2.0)), "fresh batches"),
-        (tl.SGD(1.0, momentum=0.5), "momentum"),
+        (tl.SGD(1.0, method=tl.SignDescent()), "rotations"),
         (tl.SGD(1.0, batch_size=80), "batches much smaller than d"),
     ],
 )
