@@ -219,7 +219,7 @@ def test_explain_lists_what_applies_and_why_not():
     relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(3, "relu"), tl.Gaussian(100))
     explanation = tl.explain(relu, tl.SGD(1.0))
     low, high = explanation.moments[0], explanation.moments[-1]
-    assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 3)
+    assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 4)
     assert "slices" in low.engine and low.error < 1e-6
     assert "QMC" in high.engine and high.error > 1e-6
     assert ("Quadrature", "a rule for smooth functions is inaccurate for a function with kinks") in high.refused
