@@ -7,9 +7,9 @@ the function at any length of the field.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import _lru_cache_wrapper, lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ FINEST = 0.02
 BLOCK = 4096
 
 Function = Callable[[np.ndarray], np.ndarray]
+R = TypeVar("R")
 
 
 class Breaks(NamedTuple):
@@ -246,7 +247,7 @@ def _target_breaks(target: AbstractTarget) -> Breaks:
     return breaks_of(lambda x: target(x[:, None])[:, None], (target.kinks or ((),))[0])
 
 
-def cached_breaks(cached: Any, subject: Any) -> Any:
+def cached_breaks(cached: "_lru_cache_wrapper[R]", subject: object) -> R:
     """Return what is cached, or compute it for a function with arrays, which cannot be a key of the cache."""
     with jax.ensure_compile_time_eval():  # also while another program is traced
         try:

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
-from twolayer.expectation.conditional import DETERMINED, Kind, Table, Tables, smoothed, table_rule
+from twolayer.expectation.conditional import DETERMINED, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
 from twolayer.expectation.moments import MOMENTS, student_weights
@@ -73,9 +73,7 @@ class Given(NamedTuple):
 class Ridges(AbstractEngine):
     """Rules along one and two fields that adapt to their length, and Mehler's series for the other fields."""
 
-    line: QuadratureRule  # for functions without kinks
-    panel: QuadratureRule  # between kinks
-    table: Table
+    rules: Rules
     # One adds the bound on what all rules may miss, zero does not.
     bound: Any = 0.0
 
@@ -124,10 +122,10 @@ class Ridges(AbstractEngine):
     def _of(cls, nodes: int, size: int, bound: float) -> "Ridges":
         line = _padded(even_rule(nodes), size)
         panel = _padded(legendre_rule(round(BETWEEN * nodes)), round(BETWEEN * size))
-        return cls(line, panel, table_rule(nodes, size), np.asarray(bound))
+        return cls(Rules(line, panel, table_rule(nodes, size)), np.asarray(bound))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        size = len(self.line.weights)
+        size = len(self.rules.line.weights)
         coarser = (self._of(round(share * size), size, 0.0) for share in COARSER)
         return (self, *coarser, self._of(size, size, 1.0))
 
@@ -142,7 +140,7 @@ class Ridges(AbstractEngine):
 
     @property
     def name(self) -> str:
-        return f"rules along pairs of fields, {self.line.size} adaptive nodes; Mehler's series"
+        return f"rules along pairs of fields, {self.rules.line.size} adaptive nodes; Mehler's series"
 
 
 def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
@@ -193,7 +191,7 @@ class _Averages:
         centres = jnp.clip((jnp.asarray(self.centre) - mean[self.owner]) / slope[self.owner], -1e30, 1e30)
         wave = jnp.sum(self.wave * jnp.abs(slopes) * jnp.exp(-0.5 * (self.wave * rest) ** 2))
         breaks = centres[np.flatnonzero(np.asarray(self.width) == 0.0)]
-        rule = self.engine.panel if len(breaks) else self.engine.line
+        rule = self.engine.rules.panel if len(breaks) else self.engine.rules.line
         nodes, weights, _ = mesh(Monitor(centres, width, wave, self.edge), breaks, rule)
         return nodes, weights
 
@@ -213,7 +211,7 @@ class _Averages:
             units = np.array([u for u in kind.units if u >= first], int)
             if not len(units):
                 continue
-            make = jax.vmap(lambda mu, s, kind=kind: smoothed(kind, mu, s, self.edge, self.engine, self.terms))
+            make = jax.vmap(lambda mu, s, kind=kind: smoothed(kind, mu, s, self.edge, self.engine.rules, self.terms))
             blocks.append(make(mean[units], deviations[units]))
         return jnp.concatenate(blocks)
 
@@ -306,7 +304,7 @@ class _Averages:
         blocks = []
         for kind in self.kinds:
             units = np.asarray(kind.units)
-            tables = Tables(kind, self.edge, self.engine, self.terms)
+            tables = Tables(kind, self.edge, self.engine.rules, self.terms)
             blocks.append(jax.vmap(tables.at)(mean[units], spread[units], deviations[units]))
         return jnp.concatenate(blocks)
 
