@@ -64,7 +64,7 @@ class Breaks(NamedTuple):
 WHOLE = Breaks((), (), True)
 
 
-def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
+def compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
     """Return the function on NumPy arrays of any length, with one or more values for each number."""
     with_columns = jax.jit(function)
 
@@ -76,6 +76,12 @@ def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
     return values
 
 
+def grid() -> np.ndarray:
+    """Return the places at which a function is evaluated to find its features, symmetric around zero."""
+    half = np.concatenate([np.arange(0.0, NEAR[0], NEAR[1]), np.arange(NEAR[0], FAR[0] + FAR[1], FAR[1])])
+    return np.concatenate([-half[:0:-1], half])
+
+
 class _Pieces:
     """Subdivision of the line between given kinks."""
 
@@ -84,8 +90,8 @@ class _Pieces:
 
     def __init__(self, function: Function):
         self.function = function
-        half = np.concatenate([np.arange(0.0, NEAR[0], NEAR[1]), np.arange(NEAR[0], FAR[0] + FAR[1], FAR[1])])
-        self.x = np.concatenate([-half[:0:-1], half])
+        self.x = grid()
+        half = self.x[len(self.x) // 2 :]
         self.values = function(self.x)
         self.is_finite = np.all(np.isfinite(self.values), axis=1)
         size = np.where(self.is_finite[:, None], np.abs(self.values), 0.0)
@@ -200,7 +206,7 @@ def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ..
     -------
     Kinks, including undeclared ones, and ends of pieces.
     """
-    pieces = _Pieces(_compiled(function))
+    pieces = _Pieces(compiled(function))
     all_kinks, has_few = _all_kinks(pieces, tuple(sorted(kinks)))
     ends: list[float] = []
     for tolerance in TOLERANCES:
