@@ -82,14 +82,17 @@ def smoothed(
             monitor, breaks = scaled(kind.features, mu, deviation, edge)
             y, w, _ = mesh(monitor, breaks, rule)
         g = kind.value(mu + deviation * y)
-        columns, before, polynomial = [], jnp.zeros_like(y), jnp.ones_like(y)
         share = w * g
-        for q in range(terms):
-            # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
-            is_zero = kind.degree is not None and q > kind.degree
-            columns.append(jnp.zeros_like(mu) if is_zero else jnp.sum(share * polynomial))
-            before, polynomial = polynomial, (y * polynomial - np.sqrt(q) * before) / np.sqrt(q + 1.0)
-        return jnp.stack([*columns, jnp.sum(share * g)])
+
+        # A loop of the compiled program, which would grow with the number of terms otherwise.
+        def step(carry: tuple[Array, Array], q: Array) -> tuple[tuple[Array, Array], Array]:
+            before, now = carry
+            return (now, (y * now - jnp.sqrt(q) * before) / jnp.sqrt(q + 1.0)), jnp.sum(share * now)
+
+        # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
+        known = terms if kind.degree is None else min(terms, kind.degree + 1)
+        _, columns = jax.lax.scan(step, (jnp.zeros_like(y), jnp.ones_like(y)), jnp.arange(known, dtype=y.dtype))
+        return jnp.concatenate([columns, jnp.zeros(terms - known), jnp.sum(share * g)[None]])
 
     return jnp.where(is_free, jax.vmap(at)(mean), _plain(kind, mean, terms))
 

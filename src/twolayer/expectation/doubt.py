@@ -85,7 +85,7 @@ class _Checked(NamedTuple):
 def _check(
     function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
 ) -> _Checked:
-    def at(shift: float) -> tuple[Array, Array]:
+    def at(shift: Array | float) -> tuple[Array, Array]:
         def moved(x: Array) -> Array:
             return function(x + shift)
 
@@ -95,7 +95,8 @@ def _check(
     exact, missed = at(0.0)
     if not breaks.is_settled:
         # A rule that does not resolve a wave may give its average by accident, but not at several phases.
-        missed = jnp.max(jnp.stack([missed, *(at(shift * breaks.wave)[1] for shift in PHASES)]), axis=0)
+        phases = jax.lax.map(lambda shift: at(shift)[1], breaks.wave * jnp.asarray(PHASES))
+        missed = jnp.maximum(missed, jnp.max(phases, axis=0))
         missed = jnp.where(missed > UNRESOLVED, jnp.maximum(missed, 1.0), missed)
     return _Checked(exact[1] ** 0.25, missed)
 
