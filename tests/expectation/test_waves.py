@@ -64,3 +64,15 @@ def test_what_is_a_wave():
     assert [wave_of(Custom(function)) for function in others] == [None] * 5
     product = tl.Problem(tl.MultiIndex("cos(z1)*z2", k=2), tl.Student(1, Custom(shifted)), tl.Gaussian(100))
     assert Auto().assign(product, ("chi",))[0]["chi"] != "Waves"
+
+
+def test_a_product_rule_does_not_claim_a_wave_that_it_cannot_see():
+    """On a row this long, all orders and all phases may agree by accident."""
+    student = tl.Student(2, Custom(lambda x: jnp.cos(2.52 * x), growth=0))
+    case = tl.Problem(tl.MultiIndex("cos(3*z1)", k=1), student, tl.Gaussian(100), noise=0.25)
+    Q, M = 350.7572975196176, -18.728515625
+    overlaps = Overlaps(jnp.full((2, 2), Q), jnp.full((2, 1), M), jnp.eye(1), jnp.full(2, -0.79))
+    truth, by_rule = (estimate(Auto(engines=(name,)).choose(case), case, overlaps) for name in ("Waves", "Quadrature"))
+    for moment in MOMENTS:
+        assert np.all(np.abs(by_rule.value[moment] - truth.value[moment]) <= by_rule.error[moment]), moment
+        assert np.max(by_rule.error[moment]) >= 0.1 * np.max(np.abs(truth.value[moment]))
