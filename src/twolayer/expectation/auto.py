@@ -16,6 +16,7 @@ from twolayer.expectation.base import AbstractEngine
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
+from twolayer.expectation.closed.waves import Waves
 from twolayer.expectation.moments import MOMENTS, Moments
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
@@ -35,6 +36,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "SquareUnits": SquareUnits,
     "PolynomialTables": PolynomialTables,
     "Tilted": Tilted,
+    "Waves": Waves,
     "Panels": Panels,
     "Series": MehlerSeries,
     "Slices": Slices,

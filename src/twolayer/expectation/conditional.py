@@ -6,7 +6,7 @@ as columns, at some means or interpolated between the nodes of a table.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,8 +46,16 @@ class Kind(NamedTuple):
 class Table(NamedTuple):
     """Chebyshev nodes on [-1, 1] and the matrix from values there to coefficients of Chebyshev polynomials."""
 
-    nodes: Any
-    to_coefficients: Any
+    nodes: np.ndarray
+    to_coefficients: np.ndarray
+
+
+class Rules(NamedTuple):
+    """The rules of one variant: on the whole line, on each panel between kinks, and the nodes of tables."""
+
+    line: QuadratureRule
+    panel: QuadratureRule
+    table: Table
 
 
 def table_rule(nodes: int, size: int) -> Table:
@@ -61,11 +69,11 @@ def table_rule(nodes: int, size: int) -> Table:
 
 
 def smoothed(
-    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, engine: Any, terms: int
+    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, rules: Rules, terms: int
 ) -> Float[Array, "x columns"]:
     """Return the averages of a unit at each mean."""
     is_free = deviation > DETERMINED * (jnp.max(jnp.abs(mean)) / edge + deviation)
-    rule: QuadratureRule = engine.panel if kind.kinks else engine.line
+    rule = rules.panel if kind.kinks else rules.line
 
     def at(mu: Array) -> Array:
         if kind.degree is not None:
@@ -74,14 +82,17 @@ def smoothed(
             monitor, breaks = scaled(kind.features, mu, deviation, edge)
             y, w, _ = mesh(monitor, breaks, rule)
         g = kind.value(mu + deviation * y)
-        columns, before, polynomial = [], jnp.zeros_like(y), jnp.ones_like(y)
         share = w * g
-        for q in range(terms):
-            # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
-            is_zero = kind.degree is not None and q > kind.degree
-            columns.append(jnp.zeros_like(mu) if is_zero else jnp.sum(share * polynomial))
-            before, polynomial = polynomial, (y * polynomial - np.sqrt(q) * before) / np.sqrt(q + 1.0)
-        return jnp.stack([*columns, jnp.sum(share * g)])
+
+        # A loop of the compiled program, which would grow with the number of terms otherwise.
+        def step(carry: tuple[Array, Array], q: Array) -> tuple[tuple[Array, Array], Array]:
+            before, now = carry
+            return (now, (y * now - jnp.sqrt(q) * before) / jnp.sqrt(q + 1.0)), jnp.sum(share * now)
+
+        # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
+        known = terms if kind.degree is None else min(terms, kind.degree + 1)
+        _, columns = jax.lax.scan(step, (jnp.zeros_like(y), jnp.ones_like(y)), jnp.arange(known, dtype=y.dtype))
+        return jnp.concatenate([columns, jnp.zeros(terms - known), jnp.sum(share * g)[None]])
 
     return jnp.where(is_free, jax.vmap(at)(mean), _plain(kind, mean, terms))
 
@@ -97,14 +108,14 @@ class Tables(NamedTuple):
 
     kind: Kind
     edge: Array
-    engine: Any
+    rules: Rules
     terms: int
 
     def at(self, mean: Float[Array, " x"], spread: Array, deviation: Array) -> Float[Array, "x columns"]:
         """Return the averages at many means, whose standard deviation is ``spread``."""
         kind, features = self.kind, self.kind.features
         if kind.degree is not None:
-            return smoothed(kind, mean, deviation, self.edge, self.engine, self.terms)
+            return smoothed(kind, mean, deviation, self.edge, self.rules, self.terms)
         scale = jnp.maximum(spread, 1e-30)
         # Means are combinations of two numbers, each of them within the edge.
         edge = np.sqrt(2.0) * self.edge
@@ -119,12 +130,12 @@ class Tables(NamedTuple):
         wave = features.wave * spread * jnp.exp(-0.5 * (features.wave * deviation) ** 2)
         monitor = Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, edge)
         breaks = jnp.asarray(kind.kinks) / scale
-        size = len(self.engine.table.nodes)
-        rule = QuadratureRule(self.engine.table.nodes, np.ones(size))
+        size = len(self.rules.table.nodes)
+        rule = QuadratureRule(self.rules.table.nodes, np.ones(size))
         z, _, t_ends = mesh(monitor, breaks, rule)
-        values = smoothed(kind, scale * z, deviation, self.edge, self.engine, self.terms)
+        values = smoothed(kind, scale * z, deviation, self.edge, self.rules, self.terms)
         coefficients = jnp.einsum(
-            "cn,pnq->pcq", jnp.asarray(self.engine.table.to_coefficients), values.reshape(-1, size, values.shape[1])
+            "cn,pnq->pcq", jnp.asarray(self.rules.table.to_coefficients), values.reshape(-1, size, values.shape[1])
         )
         place = jnp.clip(mean / scale, -edge, edge)
         t = monitor.count(place)

@@ -32,6 +32,8 @@ EVEN, MANY, NODES, COARSER = 16, 256, 24, 17
 UNRESOLVED = 1e-2
 # Nodes that a wave needs on the length of a piece that resolves it, wherever weights exceed this part of the largest.
 PER_WAVE, SEEN = 12.0, 1e-3
+# A product rule with fewer nodes on this length has less than two in a period of the wave.
+PER_PERIOD = 2.5
 # Phases at which the average of a wave is checked, in lengths of such a piece.
 PHASES = (0.05, 0.11, 0.23)
 # Averages of powers below this size are zero.
@@ -85,7 +87,7 @@ class _Checked(NamedTuple):
 def _check(
     function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
 ) -> _Checked:
-    def at(shift: float) -> tuple[Array, Array]:
+    def at(shift: Array | float) -> tuple[Array, Array]:
         def moved(x: Array) -> Array:
             return function(x + shift)
 
@@ -95,7 +97,8 @@ def _check(
     exact, missed = at(0.0)
     if not breaks.is_settled:
         # A rule that does not resolve a wave may give its average by accident, but not at several phases.
-        missed = jnp.max(jnp.stack([missed, *(at(shift * breaks.wave)[1] for shift in PHASES)]), axis=0)
+        phases = jax.lax.map(lambda shift: at(shift)[1], breaks.wave * jnp.asarray(PHASES))
+        missed = jnp.maximum(missed, jnp.max(phases, axis=0))
         missed = jnp.where(missed > UNRESOLVED, jnp.maximum(missed, 1.0), missed)
     return _Checked(exact[1] ** 0.25, missed)
 
@@ -127,7 +130,17 @@ def _bounds(value: Array, slope: Array, lengths: Array, displacement: Array, noi
     }
 
 
-def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals) -> dict[str, Array]:
+def _lost(checked: _Checked, breaks: Breaks, lengths: Array, spacing: float) -> _Checked:
+    """Let a wave count whole where a product rule has less than two nodes in a period, whatever its averages are."""
+    if breaks.is_settled:
+        return checked
+    is_lost = PER_PERIOD * spacing * jnp.max(lengths) > breaks.wave
+    return checked._replace(missed=checked.missed + jnp.where(is_lost, 1.0, 0.0))
+
+
+def doubts(
+    problem: Problem, overlaps: Overlaps, values: dict[str, Array], marginals: Marginals, spacing: float = 0.0
+) -> dict[str, Array]:
     """Return a bound on what a rule may have missed of each moment, because of narrow features or growth.
 
     Parameters
@@ -138,6 +151,8 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
         The moments by the rule.
     marginals
         The nodes of the rule along single fields.
+    spacing
+        The distance of neighbouring nodes of a product rule, in deviations of a field.
     """
     overlaps, values, marginals = jax.lax.stop_gradient((overlaps, values, marginals))
     activation, p, wanted = problem.student.activation, problem.p, tuple(values)
@@ -145,6 +160,7 @@ def doubts(problem: Problem, overlaps: Overlaps, values: dict[str, Array], margi
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
     breaks, along_student = activation_breaks(activation), (marginals.student, marginals.student_weights)
     value = _check(activation, breaks, lengths[:p], edge, *along_student)
+    value = _lost(value, breaks, lengths[:p], spacing)
     slope = _check(activation.derivative, breaks, lengths[:p], edge, *along_student)
     target = _check_target(problem, lengths[p:], edge, marginals.target, marginals.target_weights)
     displacement = target.norms + jnp.abs(student_weights(problem, overlaps.a)) @ value.norms

@@ -7,9 +7,9 @@ the function at any length of the field.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import _lru_cache_wrapper, lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,7 @@ FINEST = 0.02
 BLOCK = 4096
 
 Function = Callable[[np.ndarray], np.ndarray]
+R = TypeVar("R")
 
 
 class Breaks(NamedTuple):
@@ -63,7 +64,7 @@ class Breaks(NamedTuple):
 WHOLE = Breaks((), (), True)
 
 
-def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
+def compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
     """Return the function on NumPy arrays of any length, with one or more values for each number."""
     with_columns = jax.jit(function)
 
@@ -75,6 +76,12 @@ def _compiled(function: Callable[[jax.Array], jax.Array]) -> Function:
     return values
 
 
+def grid() -> np.ndarray:
+    """Return the places at which a function is evaluated to find its features, symmetric around zero."""
+    half = np.concatenate([np.arange(0.0, NEAR[0], NEAR[1]), np.arange(NEAR[0], FAR[0] + FAR[1], FAR[1])])
+    return np.concatenate([-half[:0:-1], half])
+
+
 class _Pieces:
     """Subdivision of the line between given kinks."""
 
@@ -83,8 +90,8 @@ class _Pieces:
 
     def __init__(self, function: Function):
         self.function = function
-        half = np.concatenate([np.arange(0.0, NEAR[0], NEAR[1]), np.arange(NEAR[0], FAR[0] + FAR[1], FAR[1])])
-        self.x = np.concatenate([-half[:0:-1], half])
+        self.x = grid()
+        half = self.x[len(self.x) // 2 :]
         self.values = function(self.x)
         self.is_finite = np.all(np.isfinite(self.values), axis=1)
         size = np.where(self.is_finite[:, None], np.abs(self.values), 0.0)
@@ -199,7 +206,7 @@ def breaks_of(function: Callable[[jax.Array], jax.Array], kinks: tuple[float, ..
     -------
     Kinks, including undeclared ones, and ends of pieces.
     """
-    pieces = _Pieces(_compiled(function))
+    pieces = _Pieces(compiled(function))
     all_kinks, has_few = _all_kinks(pieces, tuple(sorted(kinks)))
     ends: list[float] = []
     for tolerance in TOLERANCES:
@@ -246,7 +253,7 @@ def _target_breaks(target: AbstractTarget) -> Breaks:
     return breaks_of(lambda x: target(x[:, None])[:, None], (target.kinks or ((),))[0])
 
 
-def cached_breaks(cached: Any, subject: Any) -> Any:
+def cached_breaks(cached: "_lru_cache_wrapper[R]", subject: object) -> R:
     """Return what is cached, or compute it for a function with arrays, which cannot be a key of the cache."""
     with jax.ensure_compile_time_eval():  # also while another program is traced
         try:

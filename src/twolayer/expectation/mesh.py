@@ -11,7 +11,7 @@ rows of any length.
 """
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,11 +68,11 @@ class Monitor(NamedTuple):
 
     centres: Float[Array, " kernels"]
     widths: Float[Array, " kernels"]
-    wave: Any
-    edge: Any
+    wave: Array
+    edge: Array
 
     @property
-    def core(self) -> Any:
+    def core(self) -> Array:
         """The width of the kernel for the normal density."""
         return CORE * self.edge
 
@@ -144,11 +144,11 @@ def _inverse(monitor: Monitor, t: Array, start: Array, low: Array, high: Array) 
     return y
 
 
-def _bounded(y: Array, edge: Any) -> Array:
+def _bounded(y: Array, edge: Array) -> Array:
     return jnp.clip(y, -edge, edge)
 
 
-def scaled(features: Features, mean: Any, scale: Array, edge: Any) -> tuple[Monitor, Array]:
+def scaled(features: Features, mean: Array, scale: Array, edge: Array) -> tuple[Monitor, Array]:
     """Return the monitor and the breaks for a function of ``mean + scale * y``."""
     safe = jnp.maximum(scale, 1e-30)
     centres, widths = jnp.asarray(features.centres), jnp.asarray(features.widths)

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
@@ -82,7 +83,8 @@ class Quadrature(AbstractRule):
         values = from_cloud(problem, overlaps.a, fields, weights, wanted)
         if not self.is_doubting:
             return values
-        missed = doubts(problem, overlaps, values, marginals_of(fields, weights, problem.p))
+        spacing = np.pi / self.order**0.5  # of the zeros of a Hermite polynomial near the origin
+        missed = doubts(problem, overlaps, values, marginals_of(fields, weights, problem.p), spacing)
         return {name: values[name] + missed[name] for name in wanted}
 
     @property

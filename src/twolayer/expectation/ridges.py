@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
-from twolayer.expectation.conditional import DETERMINED, Kind, Table, Tables, smoothed, table_rule
+from twolayer.expectation.conditional import DETERMINED, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
 from twolayer.expectation.moments import MOMENTS, student_weights
@@ -39,8 +39,9 @@ from twolayer.problem import Overlaps, Problem
 FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.2, 3.0, 6.0
 # The share of the nodes in the coarser rules that give the error.
 COARSER = (0.72, 0.52)
-# The accuracy of long rows, below which an integrator gains nothing.
-RTOL = 1e-6
+# The accuracy of long rows, below which an integrator gains nothing: each evaluation is expensive, and a method of few
+# stages with interpolated save points needs the fewest.
+RTOL = 2e-6
 # Terms of the series.
 TERMS = 20
 # Units of the student and of the target together, for moments with two slopes and for others.
@@ -70,12 +71,20 @@ class Given(NamedTuple):
         return safe_root(jnp.diagonal(self.covariance))
 
 
+class _Line(NamedTuple):
+    """A rule along the field of one unit: nodes of the normal number and of the field, and averages of all units."""
+
+    given: Given
+    x: Float[Array, "... x"]
+    field: Float[Array, "... x"]
+    weights: Float[Array, "... x"]
+    T: Float[Array, "... u x columns"]
+
+
 class Ridges(AbstractEngine):
     """Rules along one and two fields that adapt to their length, and Mehler's series for the other fields."""
 
-    line: QuadratureRule  # for functions without kinks
-    panel: QuadratureRule  # between kinks
-    table: Table
+    rules: Rules
     # One adds the bound on what all rules may miss, zero does not.
     bound: Any = 0.0
 
@@ -124,10 +133,10 @@ class Ridges(AbstractEngine):
     def _of(cls, nodes: int, size: int, bound: float) -> "Ridges":
         line = _padded(even_rule(nodes), size)
         panel = _padded(legendre_rule(round(BETWEEN * nodes)), round(BETWEEN * size))
-        return cls(line, panel, table_rule(nodes, size), np.asarray(bound))
+        return cls(Rules(line, panel, table_rule(nodes, size)), np.asarray(bound))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        size = len(self.line.weights)
+        size = len(self.rules.line.weights)
         coarser = (self._of(round(share * size), size, 0.0) for share in COARSER)
         return (self, *coarser, self._of(size, size, 1.0))
 
@@ -142,7 +151,7 @@ class Ridges(AbstractEngine):
 
     @property
     def name(self) -> str:
-        return f"rules along pairs of fields, {self.line.size} adaptive nodes; Mehler's series"
+        return f"rules along pairs of fields, {self.rules.line.size} adaptive nodes; Mehler's series"
 
 
 def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
@@ -193,7 +202,7 @@ class _Averages:
         centres = jnp.clip((jnp.asarray(self.centre) - mean[self.owner]) / slope[self.owner], -1e30, 1e30)
         wave = jnp.sum(self.wave * jnp.abs(slopes) * jnp.exp(-0.5 * (self.wave * rest) ** 2))
         breaks = centres[np.flatnonzero(np.asarray(self.width) == 0.0)]
-        rule = self.engine.panel if len(breaks) else self.engine.line
+        rule = self.engine.rules.panel if len(breaks) else self.engine.rules.line
         nodes, weights, _ = mesh(Monitor(centres, width, wave, self.edge), breaks, rule)
         return nodes, weights
 
@@ -204,91 +213,77 @@ class _Averages:
         rest = C - means[:, None] * means[None, :]
         return Given(means, _without(rest, unit))
 
-    def _units(
-        self, mean: Float[Array, "u x"], deviations: Float[Array, " u"], first: int = 0
-    ) -> Float[Array, "units x columns"]:
-        """Return the averages of the units from the first one, at given means and deviations."""
+    def _units(self, mean: Float[Array, "u x"], deviations: Float[Array, " u"]) -> Float[Array, "u x columns"]:
+        """Return the averages of all units, at given means and deviations."""
         blocks = []
         for kind in self.kinds:
-            units = np.array([u for u in kind.units if u >= first], int)
-            if not len(units):
-                continue
-            make = jax.vmap(lambda mu, s, kind=kind: smoothed(kind, mu, s, self.edge, self.engine, self.terms))
+            units = np.asarray(kind.units)
+            make = jax.vmap(lambda mu, s, kind=kind: smoothed(kind, mu, s, self.edge, self.engine.rules, self.terms))
             blocks.append(make(mean[units], deviations[units]))
         return jnp.concatenate(blocks)
+
+    def _along(self, unit: Array) -> _Line:
+        """Return the rule along the field of a unit, and the averages of all units at its nodes."""
+        given = self._given(unit)
+        x, w = self._rule(given, jnp.zeros(len(self.fields.weights)))
+        T = self._units(given.means[:, None] * x[None, :], given.deviations)
+        return _Line(given, x, given.means[unit] * x, w, T)
 
     # ----------------------------------------------------------------------------------------------------- moments
 
     def moments(self) -> dict[str, Array]:
-        p, c, kinds = self.p, self.fields.weights, self.kinds
-        student = kinds[0]
-        along = jax.vmap(lambda j: self._along_student(j, student))(jnp.arange(p))
-        rules = [(along["nodes"], along["weights"])]
-        values, of_target = {"chi": along["chi"], "v": along["v"]}, []
-        for kind in kinds:
-            units = [u for u in kind.units if u >= p]
-            if units:
-                products, *rule = jax.vmap(lambda r, kind=kind: self._products(r, kind))(jnp.asarray(units))
-                of_target.append(products)
-                rules.append((rule[0], rule[1]))
-        if "excess_risk" in self.wanted:
-            own, crossed = along["I2"][:, :p], along["I2"][:, p:]
-            target = jnp.concatenate(of_target)
-            values["excess_risk"] = 0.5 * (c[:p] @ own @ c[:p] + c[p:] @ target @ c[p:]) + c[:p] @ crossed @ c[p:]
+        p, c = self.p, self.fields.weights
+        # One program along the fields of all units, since compiling it takes longer than running it.
+        lines = jax.vmap(self._along)(jnp.arange(len(c)))
+        students = jax.tree.map(lambda x: x[:p], lines)
+        value = jnp.concatenate([kind.value(lines.field[np.asarray(kind.units)]) for kind in self.kinds])
+        I2 = jnp.einsum("rux,rx->ru", lines.T[..., 0], lines.weights * value)
+        values = {"chi": (I2 @ c)[:p], "v": jax.vmap(self._with_fields)(jnp.arange(p), students)}
+        # The products of student and target are made along the student's fields.
+        values["excess_risk"] = 0.5 * (c[:p] @ I2[:p, :p] @ c[:p] + c[p:] @ I2[p:, p:] @ c[p:])
+        values["excess_risk"] += c[:p] @ I2[:p, p:] @ c[p:]
         if "phi_hd" in self.wanted:
-            phi = jnp.diag(along["phi"])
+            phi = jnp.diag(jax.vmap(self._squared_slope)(students))
             if p > 1:
                 rows, columns = np.triu_indices(p, 1)
                 pairs = jax.lax.map(
-                    lambda jl: self._two_slopes(jl[0], jl[1]), (jnp.asarray(rows), jnp.asarray(columns))
+                    lambda pair: self._two_slopes(*pair),
+                    (jnp.asarray(rows), jnp.asarray(columns), jax.tree.map(lambda x: x[rows], students)),
                 )
                 phi = phi.at[rows, columns].set(pairs).at[columns, rows].set(pairs)
             values["phi_hd"] = phi
-        missed = ridge_doubts(self.problem, self.overlaps, self._doubted(rules), self.wanted, self.edge)
+        missed = ridge_doubts(self.problem, self.overlaps, self._doubted(lines), self.wanted, self.edge)
         bound = self.engine.bound
         return {name: values[name] + jnp.where(bound > 0.0, missed[name], 0.0) for name in self.wanted}
 
-    def _doubted(self, rules: list[tuple[Array, Array]]) -> Any:
+    def _doubted(self, lines: _Line) -> list[tuple[Kind, Array, Array, Array, Array]]:
         """Return each kind with the lengths of its fields, their weights, and the rules along them."""
         lengths, size = safe_root(jnp.diagonal(self.fields.covariance)), jnp.abs(self.fields.weights)
         groups = [(self.kinds[0], np.arange(self.p))]
         groups += [(kind, np.array([u for u in kind.units if u >= self.p], int)) for kind in self.kinds]
-        groups = [(kind, units) for kind, units in groups if len(units)]
         return [
-            (kind, lengths[units], size[units], nodes.T, weights.T)
-            for (kind, units), (nodes, weights) in zip(groups, rules, strict=True)
+            (kind, lengths[units], size[units], lines.field[units].T, lines.weights[units].T)
+            for kind, units in groups
+            if len(units)
         ]
 
-    def _products(self, unit: Array, kind: Kind) -> tuple[Array, Array, Array]:
-        """Return E[g_unit g_r] for all units r of the target, and the rule along the field of this one."""
-        given = self._given(unit)
-        x, w = self._rule(given, jnp.zeros(len(self.fields.weights)))
-        T = self._units(given.means[:, None] * x[None, :], given.deviations, self.p)
-        field = given.means[unit] * x
-        return T[:, :, 0] @ (w * kind.value(field)), field, w
-
-    def _along_student(self, j: Array, kind: Kind) -> dict[str, Array]:
-        fields, given = self.fields, self._given(j)
-        x, w = self._rule(given, jnp.zeros(len(fields.weights)))
-        field = given.means[j] * x
-        T = self._units(given.means[:, None] * x[None, :], given.deviations)
-        value, slope = w * kind.value(field), w * kind.slope(field)
-        I2 = T[:, :, 0] @ value
-        along, across = T[:, :, 0] @ (slope * x), T[:, :, 1] @ slope
+    def _with_fields(self, j: Array, line: _Line) -> Float[Array, " n"]:
+        """Return the averages of a slope with each field of the problem and the displacement."""
+        fields, given = self.fields, line.given
+        slope = line.weights * self.kinds[0].slope(line.field)
+        along, across = line.T[:, :, 0] @ (slope * line.x), line.T[:, :, 1] @ slope
         # Each field of the problem as a combination of x, the rest y of a unit's field, and an independent part.
         rate = ratio(fields.with_problem[j], safe_root(fields.covariance[j, j]))
         shared = fields.with_problem - given.means[:, None] * rate[None, :]
         lean = ratio(shared, given.deviations[:, None])
-        v = (fields.weights @ along) * rate + (fields.weights * across) @ lean
-        results = {"chi": I2 @ fields.weights, "I2": I2, "v": v, "nodes": field, "weights": w}
-        if "phi_hd" in self.wanted:
-            square = self._second_moment(T, given)
-            results["phi"] = (slope * kind.slope(field)) @ (square + self.problem.noise)
-        return results
+        return (fields.weights @ along) * rate + (fields.weights * across) @ lean
 
-    def _two_slopes(self, j: Array, l: Array) -> Float[Array, ""]:
-        kind, first = self.kinds[0], self._given(j)
-        x, w = self._rule(first, jnp.zeros(len(self.fields.weights)))
+    def _squared_slope(self, line: _Line) -> Float[Array, ""]:
+        square = self._second_moment(line.T, line.given) + self.problem.noise
+        return (line.weights * self.kinds[0].slope(line.field) ** 2) @ square
+
+    def _two_slopes(self, j: Array, l: Array, line: _Line) -> Float[Array, ""]:
+        kind, first, x, w = self.kinds[0], line.given, line.x, line.weights
         width = first.deviations[l]
         betas = ratio(first.covariance[l], width)
         rest = first.covariance - betas[:, None] * betas[None, :]
@@ -306,7 +301,7 @@ class _Averages:
         blocks = []
         for kind in self.kinds:
             units = np.asarray(kind.units)
-            tables = Tables(kind, self.edge, self.engine, self.terms)
+            tables = Tables(kind, self.edge, self.engine.rules, self.terms)
             blocks.append(jax.vmap(tables.at)(mean[units], spread[units], deviations[units]))
         return jnp.concatenate(blocks)
 
