@@ -8,6 +8,7 @@ import pytest
 from twolayer.core.precision import double
 from twolayer.description import Plan, Record, Status, Watch, stopped
 from twolayer.problem import Overlaps
+from twolayer.training import Clock
 
 # One neuron of length 2 whose cosines with the two target directions are 0.6 and -0.8.
 OVERLAPS = {"Q": [[4.0]], "M": [[1.2, -1.6]], "P": [[1.0, 0.0], [0.0, 1.0]], "a": [1.0]}
@@ -33,13 +34,9 @@ def test_crossings_are_of_the_watched_thresholds(risk, overlaps, crossings):
 
 @pytest.mark.parametrize(("risk", "overlaps"), [(True, True), (True, False), (False, True), (False, False)])
 def test_times_are_missing_where_nothing_was_crossed_or_watched(risk, overlaps):
-    class Clock:
-        def time(self, steps):
-            return 0.5 * steps
-
     watch = Watch(risk, overlaps)
     crossing = np.concatenate([[4.0] * risk, [-1.0, 6.0] * overlaps]) if watch.is_on else np.array([-1.0])
-    risk_time, overlap_time = watch.times(crossing[None, :], 2, Clock())
+    risk_time, overlap_time = watch.times(crossing[None, :], 2, Clock(time_per_sample=0.5, samples_per_step=1))
     np.testing.assert_array_equal(risk_time, [2.0 if risk else np.nan])
     np.testing.assert_array_equal(overlap_time, [[np.nan, 3.0 if overlaps else np.nan]])
 
