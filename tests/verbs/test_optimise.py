@@ -75,7 +75,7 @@ def test_what_cannot_be_optimised_is_refused():
     problem, training = phase(0.1)
     with pytest.raises(tl.InvalidInput, match="Exactly one"):
         tl.optimise(problem, training)
-    with pytest.raises(tl.NotApplicable, match="momentum"):
-        tl.optimise(problem, tl.SGD(0.05, momentum=0.5), samples=1e6)
+    with pytest.raises(tl.NotApplicable, match="rotations"):
+        tl.optimise(problem, tl.SGD(0.05, method=tl.SignDescent()), samples=1e6)
     with pytest.raises(tl.InvalidInput, match="what `optimise` returned, but is a SGD"):
         tl.best_training(training)
