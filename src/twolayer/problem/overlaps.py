@@ -1,5 +1,7 @@
 """The overlaps, which determine the dynamics on Gaussian inputs."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,11 +16,9 @@ from twolayer.core.types import NumbersLike
 TOLERANCE = 1e-9
 
 
-def _as_array(value: NumbersLike) -> Array:
+def _as_array(value: NumbersLike) -> Any:
     """Lists and NumPy arrays as arrays of doubles, which JAX without double precision would round; others as is."""
-    if isinstance(value, list | tuple | np.ndarray):
-        return np.asarray(value, dtype=np.float64)  # pyright: ignore[reportReturnType]: it serves as one
-    return value  # pyright: ignore[reportReturnType]: traced, or the shape of an array
+    return np.asarray(value, dtype=np.float64) if isinstance(value, list | tuple | np.ndarray) else value
 
 
 class Overlaps(eqx.Module):
