@@ -125,10 +125,11 @@ def test_clouds_converge_at_their_rates(kind, low, high):
         (tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(8, "tanh"), "Tilted", "Tilted"),
         (tl.Committee(3, "softplus"), tl.Student(4, "gelu"), "Series", "Cloud"),
         (tl.Committee(1, "softplus"), tl.Student(1, "gelu"), "Series", "Quadrature"),
-        (tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(2, "relu"), "Slices", "Ridges"),
+        (tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(2, "relu"), "Ridges", "Ridges"),
+        (tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(3, "relu"), "Slices", "Cloud"),
         (tl.MultiIndex("abs(z1)", k=1), tl.Student(3, "tanh"), "Tilted", "Tilted"),
         (tl.MultiIndex("abs(z1)", k=1), tl.Student(1, "relu"), "Panels", "Panels"),
-        (tl.MultiIndex("abs(z1)", k=1), tl.Student(2, "he8"), "Slices", "Ridges"),
+        (tl.MultiIndex("abs(z1)", k=1), tl.Student(2, "he8"), "Ridges", "Ridges"),
         (tl.MultiIndex("step(z1 + z2)"), tl.Student(1, "tanh"), "Ridges", "Ridges"),
         (tl.Committee(2, "gelu"), tl.Student(40, "gelu"), "Series", "MonteCarlo"),
     ],
@@ -267,3 +268,38 @@ def test_tracing_does_not_grow_with_the_width():
             )
             sizes.append(len(jaxpr.jaxpr.eqns))
         assert abs(sizes[0] - sizes[1]) < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "student"),
+    [
+        ("ThresholdUnits", tl.Committee(2, "erf"), tl.Student(2, "relu")),
+        ("Tilted", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "tanh")),
+        ("Panels", tl.MultiIndex("abs(z1)", k=1), tl.Student(1, "relu")),
+        ("Series", tl.Committee(2, "softplus"), tl.Student(2, "gelu")),
+        ("Ridges", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "relu")),
+        ("Ridges", tl.MultiIndex("sin(z1) + z1*z2"), tl.Student(2, "gelu")),
+        ("Slices", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "relu")),
+        ("Waves", tl.MultiIndex("sin(2*z1) + cos(z2)"), tl.Student(2, jnp.sin)),
+    ],
+)
+def test_derivatives_are_those_of_the_values(name, target, student):
+    """Plateaus and corrections at finite d take them, also at zero overlap, where square roots have infinite ones."""
+    problem = tl.Problem(target, student, tl.Gaussian(50), noise=0.2)
+    served = tuple(moment for moment in MOMENTS if ENGINES[name].suits(problem, moment).ok and moment != "covariance")
+    engine = by(name, problem, served).variants()[0]
+    k, a = problem.k, jnp.array([0.7, -1.2])[: problem.p]
+    away = 0.2 * np.random.default_rng(5).standard_normal((2, problem.p, k))
+
+    @jax.jit
+    def at(Q, M):
+        return engine.parts(problem, Overlaps(Q, M, jnp.eye(k), a), served)
+
+    Q, step = jnp.eye(problem.p) + 0.1, 1e-5
+    for M in (jnp.zeros((problem.p, k)), jnp.asarray(away[0])):
+        motion = (jnp.eye(problem.p), jnp.asarray(away[1]))
+        _, derivatives = jax.jit(lambda M, motion=motion: jax.jvp(at, (Q, M), motion))(M)
+        ends = [at(Q + sign * step * motion[0], M + sign * step * motion[1]) for sign in (1.0, -1.0)]
+        for moment in served:
+            numerical = (ends[0][moment] - ends[1][moment]) / (2.0 * step)
+            assert np.allclose(derivatives[moment], numerical, rtol=1e-5, atol=1e-6), moment

@@ -37,7 +37,7 @@ def test_a_limit_of_small_steps_warns_of_large_and_few_ones(told):
     assert data.step.values[-1] == 8
     scatter, few = told()
     assert "sqrt(gamma / (p d)) = 2.2 is above 1" in scatter and "covers 8 steps in all" in few
-    assert data.attrs["cautions"].splitlines() == [each.removeprefix("Caution: ") for each in (scatter, few)]
+    assert data.attrs["cautions"].splitlines() == [scatter, few]
 
 
 def test_ordinary_training_and_exact_descriptions_say_nothing(told):
@@ -106,7 +106,7 @@ def test_a_long_run_is_told_once_from_what_was_seen(monkeypatch, told):
         forecast(n / 100)
     assert heard[-1] == 1.0 and len(heard) == 101  # the listener hears everything
     (sentence,) = told()
-    assert sentence.startswith("Caution: `OverlapSGD` takes about 2 minutes more")
+    assert sentence.startswith("`OverlapSGD` takes about 2 minutes more")
     quick = cautions.Forecast(tl.OverlapSGD(), None)
     for n in range(31):
         quick(n / 30)

@@ -18,6 +18,7 @@ from twolayer.cli.outcome import INTERRUPTED as INTERRUPTED
 from twolayer.cli.outcome import Answer as Answer
 from twolayer.cli.outcome import Failure as Failure
 from twolayer.cli.outcome import deliver
+from twolayer.core.errors import Caution
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
@@ -42,16 +43,16 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
 def telling_warnings(quiet: bool) -> Iterator[None]:
     """Tell warnings on stderr as they come, one line each and each of them once; no cautions when quiet."""
 
-    def show(message: Warning | str, *where: Any, **more: Any) -> None:
-        sentence = " ".join(str(message).split())
-        is_caution = sentence.startswith("Caution: ")  # by its words, so that help need not import the package's class
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        is_caution = issubclass(category, Caution)
+        sentence = "Caution: " * is_caution + " ".join(str(message).split())
         if sentence not in shown and not (quiet and is_caution):
             shown.add(sentence)
             print(f"twolayer: {sentence}", file=sys.stderr)
 
     shown: set[str] = set()
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", message="Caution")
+        warnings.simplefilter("always", Caution)
         warnings.showwarning = show
         yield
 

@@ -259,7 +259,7 @@ def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..
     seconds = seconds_to_compile(code)
     if seconds > LONG:
         warnings.warn(
-            f"Caution: A step of {code.count(chr(10))} operations is compiled to native code first, which takes about "
+            f"A step of {code.count(chr(10))} operations is compiled to native code first, which takes about "
             f"{round(seconds, -1):.0f} seconds.",
             Caution,
             stacklevel=2,

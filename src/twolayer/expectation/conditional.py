@@ -21,6 +21,8 @@ from twolayer.expectation.rules import QuadratureRule, gauss_hermite
 DETERMINED = 1e-8
 # Kinks are smoothed over the rest of the field, which a table resolves down to this part of its length.
 SHARPEST = 1e-7
+# The least width of a table, in units of the rest of the field.
+NARROWEST = 1e-3
 
 
 class Kind(NamedTuple):
@@ -116,7 +118,8 @@ class Tables(NamedTuple):
         kind, features = self.kind, self.kind.features
         if kind.degree is not None:
             return smoothed(kind, mean, deviation, self.edge, self.rules, self.terms)
-        scale = jnp.maximum(spread, 1e-30)
+        # A table need not be smaller than what the averages change over; derivatives would be those of rounding.
+        scale = jnp.maximum(jnp.maximum(spread, NARROWEST * deviation), 1e-30)
         # Means are combinations of two numbers, each of them within the edge.
         edge = np.sqrt(2.0) * self.edge
         sharp = jnp.where(deviation > SHARPEST * scale, jnp.maximum(deviation / scale, SHARPEST), 1e30)
@@ -128,7 +131,9 @@ class Tables(NamedTuple):
             ]
         )
         wave = features.wave * spread * jnp.exp(-0.5 * (features.wave * deviation) ** 2)
-        monitor = Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, edge)
+        monitor = jax.lax.stop_gradient(
+            Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, edge)
+        )
         breaks = jnp.asarray(kind.kinks) / scale
         size = len(self.rules.table.nodes)
         rule = QuadratureRule(self.rules.table.nodes, np.ones(size))

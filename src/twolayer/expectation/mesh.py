@@ -112,6 +112,8 @@ def mesh(monitor: Monitor, breaks: Float[Array, " breaks"], rule: QuadratureRule
     rule
         The rule on [-1, 1] for each panel between kinks, in the variable t.
     """
+    # Averages depend on the places of kinks, but not on where the other nodes are.
+    monitor = jax.lax.stop_gradient(monitor)
     edge = jnp.reshape(monitor.edge, 1)
     ends = jnp.concatenate([-edge, jnp.sort(jnp.clip(breaks, -edge, edge)), edge])
     t_ends = monitor.count(ends)
@@ -126,19 +128,19 @@ def mesh(monitor: Monitor, breaks: Float[Array, " breaks"], rule: QuadratureRule
 
 def _inverse(monitor: Monitor, t: Array, start: Array, low: Array, high: Array) -> Array:
     """Return y(t) for increasing t, by following dy/dt = 1 / density and Newton's method."""
-    fixed, times, first = jax.lax.stop_gradient((monitor, t, start))
+    times, first = jax.lax.stop_gradient((t, start))
 
     def advance(carry: tuple[Array, Array], time: Array) -> tuple[tuple[Array, Array], Array]:
         y, before = carry
         step = time - before
-        middle = y + 0.5 * step / fixed.density(y)
-        y = _bounded(y + step / fixed.density(middle), fixed.edge)
-        y = _bounded(y - (fixed.count(y) - time) / fixed.density(y), fixed.edge)
+        middle = y + 0.5 * step / monitor.density(y)
+        y = _bounded(y + step / monitor.density(middle), monitor.edge)
+        y = _bounded(y - (monitor.count(y) - time) / monitor.density(y), monitor.edge)
         return (y, time), y
 
-    _, y = jax.lax.scan(advance, (-1.0 * fixed.edge, first), times)
+    _, y = jax.lax.scan(advance, (-1.0 * monitor.edge, first), times)
     for _ in range(POLISH):
-        # The last step makes the nodes differentiable in the places of features and kinks.
+        # The last step makes the nodes differentiable in the places of kinks.
         y = jax.lax.stop_gradient(y)
         y = jnp.clip(y - (monitor.count(y) - t) / monitor.density(y), low, high)
     return y

@@ -36,8 +36,8 @@ NODES = (24, 17, 12)
 # Growth up to polynomials of this degree does not count as fast.
 LOW_DEGREE = 4
 # Panels of equal length along the target's field and along the rest of the student's, and for functions with features
-# without end.
-OUTER, INNER, MANY = 6, 4, 24
+# without end. Odd numbers: a panel that ended at zero, as at most kinks, would be empty there and of no defined slope.
+OUTER, INNER, MANY = 7, 5, 25
 
 
 class Panels(AbstractEngine):

@@ -28,7 +28,7 @@ from twolayer.expectation.doubt import ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
 from twolayer.expectation.moments import MOMENTS, student_weights
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
-from twolayer.expectation.slices import ratio
+from twolayer.expectation.slices import Slices, ratio
 from twolayer.expectation.tails import LEAST, reach, tail_share
 from twolayer.expectation.tilted import REACH, TAIL
 from twolayer.expectation.units_of import sum_of, unit_kinds
@@ -111,6 +111,8 @@ class Ridges(AbstractEngine):
             return Suits(
                 False, f"{problem.p} units of the student, limit {MOST_SLOPES}: along each pair takes too long"
             )
+        if problem.p > MOST_SLOPES and Slices.suits(problem, moment).ok:
+            return Suits(False, f"{problem.p} units of the student, which rules along single fields serve faster")
         limit = MOST_UNITS if moment == "phi_hd" else MOST_PAIRED
         number = sum(len(kind.units) for kind in kinds)
         if number > limit:
@@ -196,7 +198,7 @@ class _Averages:
         """
         slopes, rest, kinks = given.means, given.deviations, jnp.asarray(np.asarray(self.width) == 0.0)
         slope = jnp.where(jnp.abs(slopes) > 1e-30, slopes, 1e-30)
-        width = jnp.sqrt(jnp.asarray(self.width) ** 2 + rest[self.owner] ** 2) / jnp.abs(slope[self.owner])
+        width = safe_root(jnp.asarray(self.width) ** 2 + rest[self.owner] ** 2) / jnp.abs(slope[self.owner])
         # Kinks of fields that are determined are breaks only, since there is no layer around them.
         width = jnp.where(kinks & (width < DETERMINED), 1e30, jnp.clip(width, 1e-12, 1e30))
         centres = jnp.clip((jnp.asarray(self.centre) - mean[self.owner]) / slope[self.owner], -1e30, 1e30)
@@ -292,7 +294,7 @@ class _Averages:
         y, v = jax.vmap(lambda mean: self._rule(second, mean))(means.T)
         mean = (means[:, :, None] + betas[:, None, None] * y[None, :, :]).reshape(len(betas), -1)
         weights = (w[:, None] * v).ravel()
-        spread = jnp.sqrt(first.means**2 + betas**2)
+        spread = safe_root(first.means**2 + betas**2)
         T = self._tabulated(mean, spread, second.deviations)
         slopes = kind.slope(mean[j]) * kind.slope(mean[l])
         return (weights * slopes) @ (self._second_moment(T, second) + self.problem.noise)
@@ -317,7 +319,7 @@ class _Averages:
         crossed = jnp.sum(orders * jnp.matmul(powers, orders), axis=(0, 1))
         total = mean**2 + jnp.sum(square - series[:, :, 0] ** 2, axis=0) + crossed
         left_out = jnp.maximum(square - jnp.sum(series**2, axis=2), 0.0) + 1e-15 * jnp.abs(square)
-        size = jnp.sqrt(left_out)
+        size = safe_root(left_out)
         rest = jnp.sum(size * (jnp.abs(powers[-1] * rho) @ size), axis=0)
         return total + self.engine.bound * rest
 

@@ -79,7 +79,7 @@ def of_moments(values: dict[str, Any], errors: dict[str, Any]) -> dict[str, str]
 def tell(sentences: Sequence[str]) -> None:
     """Warn of each of them."""
     for sentence in sentences:
-        warnings.warn(f"Caution: {sentence}", Caution, stacklevel=2)
+        warnings.warn(sentence, Caution, stacklevel=2)
 
 
 class Forecast:
