@@ -8,7 +8,7 @@ import pytest
 README = Path(__file__).parents[1] / "README.md"
 
 
-@pytest.mark.pages
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     names: dict = {}

@@ -165,6 +165,7 @@ def test_json_is_one_object_with_the_promised_keys(spec, capsys):
     assert tree["DirectSGD"].attrs["seed"] == 3
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing(spec, capsys):
     assert main(["explain", str(spec), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")
@@ -173,7 +174,7 @@ def test_quiet_says_nothing(spec, capsys):
     assert json.loads(out)["descriptions"] and err == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_diverging_run_says_when_and_keeps_what_there_is(spec, capsys):
     """A square student with a large rate runs away in any dimension."""
     arguments = ["run", str(spec), "--out", "kept", "--json", "--set", "problem.student.activation=square"]
@@ -190,6 +191,7 @@ def test_a_diverging_run_says_when_and_keeps_what_there_is(spec, capsys):
     assert tree["DirectSGD"].status.values.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_explained(path, capsys):
     assert main(["explain", str(path), "--json"]) == 0
@@ -245,7 +247,7 @@ def test_version_and_bare_call(capsys):
     assert "Example: twolayer demo" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_doctor_measures_and_is_healthy(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["doctor", "--json"]) == 0
@@ -272,6 +274,7 @@ def environment():
     return inherited | {"PYTHONPATH": path, "TERM": "xterm", "COLUMNS": "100"}
 
 
+@pytest.mark.slow
 def test_exit_statuses_of_the_real_command(spec):
     command = [sys.executable, "-m", "twolayer"]
     bad = subprocess.run(
@@ -328,6 +331,7 @@ def most_done(text):
     return max((int(percent) for percent in re.findall(r"(\d+)%", text)), default=0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_finished(spec):
     """Replicas run in groups of eight, one group per core at a time. With three groups per core, more than a third of
     the work done means that at least one group is finished."""

@@ -19,6 +19,7 @@ def again(folder, capsys):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_json_has_the_promised_keys_and_the_figure_is_written(tmp_path, capsys):
     folder = tmp_path / "deep" / "folder"
     arguments = [*FAST, "--threshold", "0.2", "--noise", "0.1", "--learning-rate", "optimal", "--seed", "3"]
@@ -66,6 +67,7 @@ def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
     assert rates == [0.04, pytest.approx(1 / 12)]
 
 
+@pytest.mark.slow
 def test_a_scan_says_where_runs_do_not_exit(capsys):
     """With noise 1 one neuron at the rate 0.1 ends at m^2 = 0.875, and at 0.02 at 0.989."""
     scan = ["exit-time", "--d", "2000", "--noise", "1", "--threshold", "0.95", "--replicas", "16"]
@@ -76,7 +78,7 @@ def test_a_scan_says_where_runs_do_not_exit(capsys):
     assert "model" in table[-2] and "+-" in table[-2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sde_can_be_measured(capsys):
     assert main(["exit-time", "--d", "2000", "--replicas", "64", "--by", "SDE", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

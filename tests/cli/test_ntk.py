@@ -83,6 +83,7 @@ def test_fields_of_a_specification_are_changed(tmp_path, capsys):
     assert len(answer["shares"]) == 2 and answer["outcome"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["first", "second"])
 def test_the_specification_of_a_report_is_run_again(layers, tmp_path, capsys):
     """Samples come back by the table that names them, or as numbers where the file itself holds them."""

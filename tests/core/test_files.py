@@ -66,6 +66,7 @@ def test_threads_that_write_one_path_publish_whole_files_only(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["shared"]
 
 
+@pytest.mark.slow
 def test_processes_make_folders_below_one_new_parent(tmp_path):
     """Each tries the folder as a command does before its work, and then makes it, again and again from nothing."""
     program = """

@@ -75,7 +75,7 @@ def wishart(rows, degrees, seed):
 
 @pytest.mark.parametrize(
     "rows, degrees",
-    [(3, 8), (4, 2), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((3, 3), (3, 1), (2, 1000)))],
+    [(3, 8), (4, 2), *(pytest.param(*each, marks=pytest.mark.long) for each in ((3, 3), (3, 1), (2, 1000)))],
 )
 def test_bartlett_is_wishart(rows, degrees, check_mean, check_same_law):
     B, S = wishart(rows, degrees, seed=rows * 100 + degrees)

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import twolayer as tl
 from twolayer.core.precision import double
@@ -85,6 +86,7 @@ def results_of_a_seed():
     return [data[name].values for data in results for name in ("Q", "M", "a", "risk")]
 
 
+@pytest.mark.slow
 def test_global_settings_of_jax_do_not_change_the_numbers_of_a_seed():
     expected = results_of_a_seed()
     with global_settings(SETTINGS):

@@ -10,8 +10,8 @@ from tests.systems import phase_retrieval, shift_and_variance
 @pytest.mark.parametrize(
     "training",
     [
-        pytest.param(tl.SGD(1.5), id="free", marks=pytest.mark.slow),
-        pytest.param(tl.SGD(1.5, batch_size=4, constraint=tl.Sphere()), id="sphere", marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.5), id="free", marks=pytest.mark.long),
+        pytest.param(tl.SGD(1.5, batch_size=4, constraint=tl.Sphere()), id="sphere", marks=pytest.mark.long),
         pytest.param(tl.SGD(1.5, layers=tl.Both(), weight_decay=0.05), id="both layers"),
     ],
 )
@@ -55,7 +55,7 @@ def test_the_prediction_itself_is_that_of_the_reference():
     assert variance == pytest.approx(0.0311, abs=5e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gap_shrinks_with_d_at_the_predicted_orders():
     """The mean deviates by shift/d and single runs by sqrt(variance/d): sizes and slopes, from d = 50 to 400."""
     shift, variance = shift_and_variance(0.5, 0.06, 0.2, 0.3)
@@ -76,7 +76,7 @@ def test_the_gap_shrinks_with_d_at_the_predicted_orders():
     assert abs(np.polyfit(logs[1:], np.log(scatter[1:]), 1)[0] + 0.5) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_relu_student_on_an_expression_target_follows_the_ode():
     """An engine with an error of its own: the verdict allows for it, and it is small."""
     problem = tl.Problem(tl.MultiIndex("tanh(z1) + 0.5*z2", k=2), tl.Student(2, "relu", [1.0, -1.0]), tl.Gaussian(400))

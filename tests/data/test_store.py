@@ -19,6 +19,7 @@ def tree():
     return tl.compare(PROBLEM, training, [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=5, replicas=3)
 
 
+@pytest.mark.slow
 def test_a_comparison_survives_the_disk(tree, tmp_path):
     path = tl.save(tree, tmp_path / "comparison.nc")
     again = tl.load(path)

@@ -86,7 +86,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.pages
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
 def test_page(page, folder, capsys):
     names: dict = {"__name__": "__main__"}
@@ -112,7 +112,7 @@ def test_page(page, folder, capsys):
             printed = capsys.readouterr().out
 
 
-@pytest.mark.pages
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=name_of)
 def test_notebook(notebook, folder, capsys):
     cells = json.loads(notebook.read_text())["cells"]

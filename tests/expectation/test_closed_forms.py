@@ -90,6 +90,7 @@ def test_erf_committee_of_several_units_agrees_pair_by_pair():
     np.testing.assert_allclose(whole["chi"], sum(part["chi"] for part in parts) + student["chi"], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_erf_integrals_against_high_precision():
     """I2, J2, I3 and I4 at one covariance, by mpmath in 30 digits on the conditional one-dimensional forms."""
     mpmath.mp.dps = 30
@@ -180,6 +181,7 @@ def test_polynomial_tables_agree_with_exact_quadrature(target, student):
         assert largest_difference(moments(engine, problem, overlaps), exact) < 1e-12 * max(1.0, scale)
 
 
+@pytest.mark.slow
 def test_square_units_and_polynomial_tables_are_the_same_at_any_width():
     """Two independent exact routes, at a width that no quadrature reaches."""
     problem = tl.Problem(tl.Committee(3, "square"), tl.Student(5, "square"), tl.Gaussian(100), noise=0.2)
@@ -214,9 +216,10 @@ def test_mixtures_are_as_close_to_tanh_as_they_say(terms):
 PAIRS = [(s, t) for s in ("erf", "sigmoid", "relu") for t in ("erf", "tanh", "relu")] + [("relu", "sigmoid")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("student", "target"),
-    [pair if i % 3 == 0 else pytest.param(*pair, marks=pytest.mark.slow) for i, pair in enumerate(PAIRS)],
+    [pair if i % 3 == 0 else pytest.param(*pair, marks=pytest.mark.long) for i, pair in enumerate(PAIRS)],
 )
 def test_every_pair_of_threshold_activations_against_sampling(student, target):
     """All moments of mixed committees against 10^6 samples in NumPy, z < 5 (about 150 numbers in all)."""
@@ -346,7 +349,7 @@ SINGULAR = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("activation", ["erf", "relu"])
 def test_singular_overlaps_give_finite_values_and_gradients(activation):
     """Every engine that serves agrees with the default one there, and its gradients are finite."""

@@ -81,8 +81,9 @@ def test_mixtures_converge_geometrically():
     assert errors[1] < errors[0] / 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kinds", "factor"), [(("relu", "relu"), 1e4), pytest.param(("tanh", "gelu"), 1e2, marks=pytest.mark.slow)]
+    ("kinds", "factor"), [(("relu", "relu"), 1e4), pytest.param(("tanh", "gelu"), 1e2, marks=pytest.mark.long)]
 )
 def test_slices_converge_geometrically_across_kinks(kinds, factor):
     """Panels of 8, 16 and 32 nodes: kinks do not spoil the order, near-determined fields included."""
@@ -144,7 +145,7 @@ def test_each_moment_gets_the_first_engine_that_serves(target, student, low, hig
     assert all(refusal.reason for refusal in refusals)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_engines_can_be_named_and_accuracy_asked_for():
     problem = tl.Problem(tl.MultiIndex("sin(z1) + z2**2"), tl.Student(2, "erf"), tl.Gaussian(50))
     overlaps = random_overlaps(2, np.eye(2), 0)
@@ -170,7 +171,7 @@ def test_relu_moments_against_known_values():
     assert abs(result.value["excess_risk"] - truth) <= result.error["excess_risk"] < 1e-11
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_label_noise_enters_phi_hd_alone():
     overlaps = random_overlaps(2, np.eye(1), 1)
     for activation, target in (("erf", "erf"), ("tanh", "tanh"), ("gelu", "erf"), ("erf", "sin(z)")):
@@ -184,6 +185,7 @@ def test_label_noise_enters_phi_hd_alone():
         assert np.all(np.linalg.eigvalsh(with_noise["phi_hd"] - without["phi_hd"]) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["tanh(20*z)", "tanh(50*z)", "1/(z**2 + 0.01)", "sin(8*z)", "exp(z)"])
 @pytest.mark.parametrize("name", ["Tilted", "Quadrature", "Slices"])
 def test_rules_are_honest_on_steep_and_wavy_functions(link, name):
@@ -228,6 +230,7 @@ def test_one_unit_is_served_however_fast_the_target_grows():
     assert abs(result.value["excess_risk"] - 0.5 * np.exp(72.0)) <= result.error["excess_risk"] < 1e-6 * np.exp(72.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["erf", "square", "relu"])
 def test_increment_covariance_against_increments_drawn_one_by_one(activation):
     """The full covariance of (a, M, Q), cross terms included, against 10^6 samples in NumPy: z < 5 for every entry."""
@@ -270,6 +273,7 @@ def test_tracing_does_not_grow_with_the_width():
         assert abs(sizes[0] - sizes[1]) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "student"),
     [

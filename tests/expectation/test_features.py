@@ -74,7 +74,7 @@ def test_a_jump_along_one_field_does_not_go_to_a_net():
     assert abs(value[0] - truth) <= error[0] < 1e-10
 
 
-@pytest.mark.parametrize("c", [1.0, pytest.param(2.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("c", [1.0, pytest.param(2.0, marks=pytest.mark.long)])
 def test_exponentials_are_averaged_where_their_averages_are_made(c):
     """On a target that is zero: E[(c e^{cx})^2 (a e^{cx})^2] = c^2 a^2 exp(8 c^2)."""
     value, error = at(tl.MultiIndex("0*abs(z1)", k=1), Custom(lambda x: jnp.exp(c * x)), 1.0, 0.5, 0.5)
@@ -82,7 +82,8 @@ def test_exponentials_are_averaged_where_their_averages_are_made(c):
     assert abs(value[-1] - truth) <= error[-1] < 1e-6 * truth
 
 
-@pytest.mark.parametrize("engine", [None, pytest.param(("Quadrature",), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [None, pytest.param(("Quadrature",), marks=pytest.mark.long)])
 def test_a_bump_is_seen_at_any_length_of_the_row(engine):
     r"""With :math:`\sigma = e^{-x^2}`, M = |w|, Q = |w|^2: E[\sigma'^2 cos^2(3z)] etc. from a fine grid."""
     z = np.linspace(-12.0, 12.0, 2_000_001)
@@ -101,6 +102,7 @@ def test_a_bump_is_seen_at_any_length_of_the_row(engine):
         assert engine is not None or np.all(error < 1e-7)
 
 
+@pytest.mark.slow
 def test_reach_grows_with_the_functions():
     def needed(activation, Q):
         problem = tl.Problem(tl.MultiIndex("abs(z1)", k=1), tl.Student(1, activation), tl.Gaussian(100))

@@ -105,13 +105,14 @@ def brute_force(target, activation, b=B):
     return np.array([*own, *((weighted * (slope @ wt)) @ g)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "activation"),
     [
         (tl.Committee(2, "erf", P=[[1.0, 0.3], [0.3, 2.0]]), "erf"),
-        pytest.param(tl.MultiIndex("tanh(z1) + z1*z2"), "tanh", marks=pytest.mark.slow),
-        pytest.param(tl.MultiIndex("z1 + z2**2"), "softplus", marks=pytest.mark.slow),
-        pytest.param(tl.Hermite({(1, 0): 1.0, (0, 2): 0.5}), "square", marks=pytest.mark.slow),
+        pytest.param(tl.MultiIndex("tanh(z1) + z1*z2"), "tanh", marks=pytest.mark.long),
+        pytest.param(tl.MultiIndex("z1 + z2**2"), "softplus", marks=pytest.mark.long),
+        pytest.param(tl.Hermite({(1, 0): 1.0, (0, 2): 0.5}), "square", marks=pytest.mark.long),
         (tl.MultiIndex("abs(z1) + z2"), "erf"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, tl.AbstractTarget) else str(value),
@@ -128,6 +129,7 @@ def test_averages_are_within_their_error(target, activation):
         assert np.max(estimate.error) < (1e-2 if points.clouds > 1 else 100 * rtol)
 
 
+@pytest.mark.slow
 def test_folding_leaves_every_average_as_it_is():
     """An odd student sees the odd half of the target, on half the points; the rest is a constant."""
     target = tl.MultiIndex("tanh(z1) + z1*z2 + z2**2 + 0.3")

@@ -120,6 +120,7 @@ def check_close(result, truth, rtol, atol=0.0):
 # -------------------------------------------------------------------------------------------------- exactness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(1.0, 1.0, 1.0), (1.25, 0.5, 1.0), (0.75, 1.5, 1.25)])
 def test_degree_46_in_rational_arithmetic(lengths):
     problem, engine = made(tl.Hermite({12: 0.125, 3: 0.5}), 2, "he12")
@@ -133,6 +134,7 @@ def test_degree_46_in_rational_arithmetic(lengths):
         assert all(np.all(result.error[name] < 1e-12 * np.abs(result.value[name])) for name in MOMENTS)
 
 
+@pytest.mark.slow
 def test_four_different_units_and_a_long_target():
     problem, engine = made(tl.MultiIndex("(z1 - 0.5)**12", k=1), 4, "he3")
     rng = np.random.default_rng(0)
@@ -141,6 +143,7 @@ def test_four_different_units_and_a_long_target():
     check_within_error(estimated(engine, problem, overlaps), exact(problem, overlaps))
 
 
+@pytest.mark.slow
 def test_singular_covariances():
     """Zero rows, duplicate and opposite units, and perfect recovery, where nothing is left."""
     problem, engine = made(tl.Committee(2, "he3"), 2, "he3")
@@ -164,6 +167,7 @@ def random_covariances(number, n, seed):
     return 0.5 * (omega + np.swapaxes(omega, 1, 2)), rng.standard_normal((number, n))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs extended precision")
 def test_many_ill_conditioned_covariances():
     p, number = 2, 10_000

@@ -81,6 +81,7 @@ def test_four_fields_scale_and_factorise():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 0])
 def test_moments_agree_with_the_cloud_within_its_error(rank):
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50), noise=0.2)
@@ -93,7 +94,7 @@ def test_moments_agree_with_the_cloud_within_its_error(rank):
         assert np.all(np.abs(x - value) <= error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(50))
 
@@ -108,7 +109,7 @@ def test_perfect_recovery_is_a_fixed_point_with_finite_gradients():
     np.testing.assert_allclose(result.M.values[0], np.broadcast_to(np.eye(2), (3, 2, 2)), atol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_relu_committee_follows_direct_sgd():
     problem = tl.Problem(tl.Committee(2, "relu"), tl.Student(2, "relu"), tl.Gaussian(500), noise=0.05)
     tree = tl.compare(problem, tl.SGD(0.5), [tl.DirectSGD(), tl.SaadSolla()], until=3.0, save=8, replicas=12)
@@ -116,8 +117,9 @@ def test_relu_committee_follows_direct_sgd():
     assert np.max(tree["SaadSolla"].risk_error.values) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "distance", [0.0, 1e-7, pytest.param(1e-5, marks=pytest.mark.slow), pytest.param(1e-2, marks=pytest.mark.slow)]
+    "distance", [0.0, 1e-7, pytest.param(1e-5, marks=pytest.mark.long), pytest.param(1e-2, marks=pytest.mark.long)]
 )
 def test_the_risk_has_the_gradient_of_the_force_where_students_nearly_are_targets(distance):
     """Two routes to -p dR/dw_j on all fields: the chain rule through Q and M, and the averages ``v``, at any distance.

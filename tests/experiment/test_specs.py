@@ -70,7 +70,7 @@ def test_the_demo_comes_with_the_package():
     assert spec.problem.k == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_spec_compares_what_is_asked():
     told = []
     tree = run_spec(parse_spec(SMALL, ["run.save=[0.5, 1.0]"]), lambda name, fraction: told.append((name, fraction)))

@@ -63,7 +63,7 @@ def test_a_disk_that_fills_up_at_any_file(name, kilobytes, small_disk):
         assert check_whole(folder / "disk")
 
 
-@pytest.mark.parametrize("name", [pytest.param("run", marks=pytest.mark.slow), "learn"])
+@pytest.mark.parametrize("name", [pytest.param("run", marks=pytest.mark.long), "learn"])
 def test_files_that_may_not_become_so_large(name, tmp_path):
     """The same where nothing can be mounted: the system refuses every file beyond a few kilobytes."""
     (tmp_path / "small.toml").write_text(SPEC)

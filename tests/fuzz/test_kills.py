@@ -193,6 +193,7 @@ def compare(result, expected, case):
             xr.testing.assert_identical(result[1][file][node.path].to_dataset(), node.to_dataset())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DEFAULT)
 def test_a_killed_command_goes_on_and_ends_with_the_same_numbers(case, references, tmp_path):
     assert killed_until_done(case, DEFAULT[case], random.Random(f"15 {case}"), references, tmp_path) > 0
@@ -212,7 +213,8 @@ def test_a_hundred_kills_change_no_bit(case, references, tmp_path):
 DAMAGES = {"empty": lambda content: b"", "truncated": lambda content: content[: len(content) // 2]}
 
 
-@pytest.mark.parametrize("damage", ["truncated", pytest.param("empty", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["truncated", pytest.param("empty", marks=pytest.mark.long)])
 def test_a_damaged_checkpoint_does_not_stop_the_command(damage, references, tmp_path):
     """It is set aside with one line on stderr, and the numbers are those of a run from the beginning."""
     (printed, trees), _, cache = references("schedule")

@@ -7,26 +7,10 @@ import pytest
 from twolayer.experiment import read_lazy_spec, read_spec
 from twolayer.gallery import PageOptions, make, pages
 
-# Made by continuous integration: at least one page of each source, those that take a few seconds. `scripts/test --all`
-# makes the others as well, and so does `docs/make_gallery.py`.
-QUICK = {
-    "learning-rate-regimes",
-    "optimal-learning-rate",
-    "learnable-targets",
-    "lazy-training",
-    "eigenvector-projections",
-    "provable-learning",
-    "million-dimensions",
-}
-
 
 def names_of(source):
     """The pages of a source text as parameters."""
-    names = [page.name for page in pages() if page.source == source]
-    return [
-        pytest.param(name, marks=pytest.mark.pages if name in QUICK else (pytest.mark.pages, pytest.mark.slow))
-        for name in names
-    ]
+    return [pytest.param(page.name, marks=pytest.mark.slow) for page in pages() if page.source == source]
 
 
 def check(page, folder):

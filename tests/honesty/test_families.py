@@ -92,7 +92,7 @@ def test_no_engine_reports_less_than_its_true_error(group):
     assert not refused, "\n".join([name(group), *refused])
 
 
-@pytest.mark.parametrize("engine", [None, pytest.param("Cloud", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", [None, pytest.param("Cloud", marks=pytest.mark.long)])
 @pytest.mark.parametrize("case", quoted())
 def test_cases_that_deceived_rules(case, engine):
     """The reference has the two or more digits that were known, and the default engines claim as many."""

@@ -61,7 +61,7 @@ def test_which_formulas_jump():
     assert not tl.MultiIndex(lambda z: z[0], k=2, smooth=False).is_continuous
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_200_random_cases():
     wrong, answered = [], 0
     for function in range(FUNCTIONS):

@@ -117,6 +117,7 @@ def test_products_of_a_device(keep, activation, precision, monkeypatch):
         assert abs(entries[i, j] - expected[i, j]) <= (1e-15 if precision == "double" else 1e-7) * expected[i, i]
 
 
+@pytest.mark.slow
 def test_strips_are_dealt_to_several_devices(fresh_python):
     # Four devices of the host stand for four accelerators; a fresh process, since their number is fixed at the start.
     program = """

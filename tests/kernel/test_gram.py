@@ -100,6 +100,7 @@ def test_undeclared_kink_is_refused():
         gram(unit(3, 4), lambda x: jnp.abs(x - 0.3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation, layers", [("relu", "first"), ("relu", "both"), ("tanh", "both")])
 def test_networks_approach_it_as_one_over_root_width(activation, layers):
     X = unit(30, 8)

@@ -49,7 +49,7 @@ def test_the_plateau_of_phase_retrieval_is_the_known_one(p):
     assert given.growth_rate == pytest.approx(phase_retrieval.growth_rate(p, 0.02, 0.3), rel=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_exponent_one_leaves_at_the_speed_of_the_first_tensor():
     target = tl.Committee(1, "erf")
     found = answer(Asked(target, tl.Student(1, "erf"), d=500))

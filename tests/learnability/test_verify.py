@@ -13,7 +13,7 @@ from twolayer.analyses.learnable.result import Learned, to_dataset
 from twolayer.analyses.learnable.verification import check
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
     found = answer(Asked("z1 + z1*z2", verify=True, largest=30))
     giant = found.checks.giant_steps
@@ -23,6 +23,7 @@ def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
     assert found.to_dict()["verify"]["giant_steps"]["agrees"] and found.to_dict()["outcome"] == "agrees"
 
 
+@pytest.mark.slow
 def test_a_wrong_prediction_is_noticed():
     right = tl.learnability("z1 + z1*z2")
     wrong = tl.learnability("z2 + z1*z2")
@@ -33,7 +34,7 @@ def test_a_wrong_prediction_is_noticed():
     assert "The order of directions differs from BatchMap" in checks.verdict and "Verdict: differs: " in str(checks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_batch_again_finds_what_fresh_batches_do_not():
     checks = check(tl.learnability("he2(z1) + he3(z2)"), largest=10)
     fresh, again = checks.giant_steps, checks.reused_batch
@@ -43,7 +44,7 @@ def test_one_batch_again_finds_what_fresh_batches_do_not():
     assert again.cosines[1, 0] > 1e-2 > 10 * again.cosines[1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_may_stop_at_its_first_threshold():
     problem = tl.Problem(tl.MultiIndex("z1 + 0.01*z2"), tl.Student(1, "linear"), tl.Gaussian(50))
     training = tl.SGD(0.1, constraint=tl.Sphere())
@@ -55,7 +56,7 @@ def test_a_run_may_stop_at_its_first_threshold():
     assert np.array_equal(first, whole.overlap_time.values[:, 0]) and np.all(whole.status.values == 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "expected"), [("z1 + z1*z2", 1.0), ("he2(z1)", None), ("he3(z1)", 2.0)])
 def test_slopes_of_the_escape_time(text, expected):
     slope = answer(Asked(text, verify=True)).checks.slope
@@ -102,7 +103,7 @@ def test_a_result_with_checks_survives_the_disk_with_its_verdict(tmp_path):
     assert_survives(result, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_verified_result_ends_in_a_verdict(tmp_path):
     result = tl.learn("z1", verify=True, largest=300)
     assert result.attrs["outcome"] in ("agrees", "consistent", "finite-d effect")

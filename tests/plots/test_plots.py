@@ -274,6 +274,7 @@ def test_replicas_keep_their_numbers_in_an_interrupted_run(tree):
     np.testing.assert_array_equal(figure.axes[0].lines[0].get_ydata(), part.M.values[0, 1:, 0, 0])
 
 
+@pytest.mark.slow
 def test_a_data_set_has_no_panel_of_target_overlaps(data_set):
     _, figure = drawn(data_set)
     assert [ax.get_ylabel() for ax in figure.axes] == ["$Q_{ii}$"]

@@ -31,7 +31,7 @@ def explicit(law, norm, p, P, d, n=DRAWS, seed=1):
     return np.einsum("npd,nqd->npq", W, W), W @ W_star.T
 
 
-@pytest.mark.parametrize("law", ["sphere", pytest.param("gaussian", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("law", ["sphere", pytest.param("gaussian", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "p, P, d, norm",
     [
@@ -242,6 +242,7 @@ except tl.InvalidInput as refusal:
     assert "asks for 1.2" in fresh_python(program)
 
 
+@pytest.mark.slow
 def test_antisymmetric_pairs_cancel():
     start = tl.AntisymmetricStart(deviation=0.5)
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(6, "erf", "gaussian"), tl.Gaussian(40), start=start)

@@ -48,16 +48,16 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
 @pytest.mark.parametrize(
     ("training", "options"),
     [
-        pytest.param(tl.SGD(1.3), {}, marks=pytest.mark.slow),
-        pytest.param(tl.SGD(1.3, batch_size=3), {}, marks=pytest.mark.slow),
-        pytest.param(tl.SGD(1.3, constraint=tl.Sphere()), {"sphere": True}, marks=pytest.mark.slow),
-        pytest.param(tl.SGD(1.3, batch_size=2, layers=tl.Both(0.7)), {"kappa": 0.7}, marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.3), {}, marks=pytest.mark.long),
+        pytest.param(tl.SGD(1.3, batch_size=3), {}, marks=pytest.mark.long),
+        pytest.param(tl.SGD(1.3, constraint=tl.Sphere()), {"sphere": True}, marks=pytest.mark.long),
+        pytest.param(tl.SGD(1.3, batch_size=2, layers=tl.Both(0.7)), {"kappa": 0.7}, marks=pytest.mark.long),
         (tl.SGD(1.3, batch_size=2, weight_decay=0.4, momentum=0.6), {"decay": 0.4, "beta": 0.6}),
-        pytest.param(tl.SGD(1.3, weight_decay=0.4), {"decay": 0.4}, marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.3, weight_decay=0.4), {"decay": 0.4}, marks=pytest.mark.long),
         pytest.param(
             tl.SGD(1.3, reuse=tl.Repeated(3), constraint=tl.Sphere()),
             {"times": 3, "sphere": True},
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
         (tl.SGD(1.3, batch_size=2, reuse=tl.Repeated(2), momentum=0.6), {"times": 2, "beta": 0.6}),
         (tl.SGD(1.3, reuse=tl.LookAhead(-2.0), layers=tl.Both(0.7)), {"ahead": -2.0, "kappa": 0.7}),
@@ -87,7 +87,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     np.testing.assert_allclose(native.a[0], a_np, atol=2e-6)
 
 
-@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 3])
 def test_mean_of_one_step_is_the_exact_conditional_mean(batch):
     """Means of M and Q after one step at d = 10 against the moments; 5000 replicas, z < 5 on 9 numbers each."""
     p, k, d, gamma, replicas = 2, 1, 10, 2.0, 5_000
@@ -161,7 +161,7 @@ def test_a_replica_does_not_depend_on_how_many_others_there_are():
     assert many.sizes["replica"] == 11 and len(np.unique(many.M.values[:, -1, 0, 0])) == 11
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_summed_in_parts_is_the_same_batch(monkeypatch):
     """Full-batch descent on a fixed set of 50 samples.
 

@@ -49,6 +49,7 @@ def some_normals(size=2**20):
     return np.stack([np.asarray(x, dtype=np.float64) for x in draws.normal_pair(radius, angle)], axis=1), radius, angle
 
 
+@pytest.mark.slow
 def test_normal_numbers_follow_the_normal_law():
     """4 x 10^6 numbers: four moments with z < 5, the distance of the distribution functions, and no correlation."""
     pairs, *_ = some_normals()
@@ -234,8 +235,8 @@ def make(activation, p, k, d, **choices):
 
 SETTINGS = [
     ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
-    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "native", marks=pytest.mark.slow),
-    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla", marks=pytest.mark.slow),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "native", marks=pytest.mark.long),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla", marks=pytest.mark.long),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)}, "native"),
     pytest.param(
         "erf",
@@ -244,21 +245,21 @@ SETTINGS = [
         5,
         {"learning_rate": 1.0, "batch_size": 3, "constraint": tl.Sphere()},
         "xla",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.long,
     ),
     ("erf", 2, 2, 20, {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)}, "xla"),
-    pytest.param("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla", marks=pytest.mark.slow),
-    pytest.param("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla", marks=pytest.mark.slow),
+    pytest.param("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla", marks=pytest.mark.long),
+    pytest.param("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla", marks=pytest.mark.long),
     ("erf", 2, 1, 20, {"learning_rate": 2.0, "momentum": 0.6, "weight_decay": 0.3}, "native"),
     pytest.param(
-        "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.slow
+        "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.long
     ),
     ("square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native"),
     pytest.param(
-        "square", 3, 1, 3, {"learning_rate": 0.05}, "native", marks=pytest.mark.slow
+        "square", 3, 1, 3, {"learning_rate": 0.05}, "native", marks=pytest.mark.long
     ),  # d - k < p: nothing is left outside
     pytest.param(
-        "erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla", marks=pytest.mark.slow
+        "erf", 2, 1, 5, {"learning_rate": 1.0, "batch_size": 4, "momentum": 0.6}, "xla", marks=pytest.mark.long
     ),  # nor for the velocity's span
     pytest.param(
         "erf",
@@ -267,7 +268,7 @@ SETTINGS = [
         200,
         {"learning_rate": 3.0, "batch_size": 3, "constraint": tl.Sphere(), "layers": tl.Both(0.7)},
         "xla",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.long,
     ),
     ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.Repeated(3), "constraint": tl.Sphere()}, "native"),
     pytest.param(
@@ -277,7 +278,7 @@ SETTINGS = [
         6,
         {"learning_rate": 1.0, "batch_size": 4, "reuse": tl.Repeated(2), "layers": tl.Both(0.7)},
         "xla",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.long,
     ),
     pytest.param(
         "erf",
@@ -286,7 +287,7 @@ SETTINGS = [
         20,
         {"learning_rate": 3.0, "reuse": tl.LookAhead(4.0), "layers": tl.Both(0.7)},
         "native",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.long,
     ),
     ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6}, "xla"),
 ]
@@ -325,7 +326,7 @@ def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
     assert np.max(np.abs(z_scores(x, by_overlaps(problem, training, 4, 100_000, "xla"))[0])) > 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_same_seed_same_numbers_whatever_the_number_of_replicas_and_the_driver():
     """Replica 3 alone among 4, among 40 (another kernel width), and by XLA, whose logarithm rounds otherwise."""
     problem, training, *_ = make("erf", 2, 1, 50, learning_rate=1.0)
@@ -348,8 +349,9 @@ def test_batches_are_streamed_in_blocks(monkeypatch):
     np.testing.assert_allclose(by_overlaps(problem, training, 2, 3, "xla"), whole, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("activation", "backend"), [("square", "native"), pytest.param("erf", "xla", marks=pytest.mark.slow)]
+    ("activation", "backend"), [("square", "native"), pytest.param("erf", "xla", marks=pytest.mark.long)]
 )
 def test_first_passage_is_recorded_at_the_very_step(activation, backend):
     problem, training, *_ = make(activation, 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())
@@ -377,7 +379,7 @@ def test_first_passage_is_recorded_at_the_very_step(activation, backend):
         np.testing.assert_allclose(few.crossing_time.values, expected, rtol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_million_dimensions_follow_the_ode():
     """Phase retrieval from a warm start: the scatter at d = 10^6 is of order 10^-3, and the mean is that of the ODE."""
     start = tl.GivenOverlaps([[1.0]], [[0.3]])
@@ -388,6 +390,7 @@ def test_a_million_dimensions_follow_the_ode():
     assert float(tree["OverlapSGD"].M.std("replica")[-1].max()) < 5e-3
 
 
+@pytest.mark.slow
 def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypatch):
     """Stopped between two save points: the first one is kept, the rest is missing, and nothing is said to diverge."""
     monkeypatch.setattr(stepping, "CALL_SECONDS", 1e-6)  # as few steps a call as there are
@@ -405,7 +408,7 @@ def test_an_interruption_leaves_what_was_saved_and_calls_it_unfinished(monkeypat
     assert np.all(np.isnan(result.Q.values[:, 2])) and np.all(result.status.values == 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_overlap_thresholds_are_crossed_at_the_very_step():
     """Per target direction; the same from the saved overlaps of every step, and by direct SGD and the ODE."""
     problem = erf_committee(3, d=40)
@@ -429,7 +432,7 @@ def test_overlap_thresholds_are_crossed_at_the_very_step():
     np.testing.assert_array_equal(found[np.isfinite(found)], first[np.isfinite(found)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_ode_crosses_an_overlap_threshold_between_its_save_points():
     training = tl.SGD(1 / 12, constraint=tl.Sphere())
     result = tl.evolve(phase_retrieval(0.3), training, tl.SaadSolla(), until=2.0, save=2, overlap_threshold=0.8)
@@ -437,7 +440,7 @@ def test_the_ode_crosses_an_overlap_threshold_between_its_save_points():
     np.testing.assert_allclose(float(result.overlap_time[0, 0]), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize("backend", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["native", pytest.param("xla", marks=pytest.mark.long)])
 def test_replicas_stop_when_they_have_crossed(backend):
     """Crossing times are those of replicas that go on; what comes later is missing, and nothing is an error."""
     problem, training, *_ = make("square", 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())
@@ -456,6 +459,7 @@ def test_replicas_stop_when_they_have_crossed(backend):
         tl.evolve(problem, training, tl.OverlapSGD(), until=until, stop_at_threshold=True)
 
 
+@pytest.mark.slow
 def test_each_replica_may_have_its_own_threshold():
     problem, training, *_ = make("square", 1, 1, 30, learning_rate=0.1, constraint=tl.Sphere())
     until = float(training.clock(problem).time(500))
@@ -484,13 +488,14 @@ tl.evolve(problem, tl.SGD(2.0, momentum=0.3), description, until=40.0, save="lin
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "description",
     [
         "tl.OverlapSGD()",
-        pytest.param("tl.OverlapSGD(backend='xla')", marks=pytest.mark.slow),
-        pytest.param("tl.DirectSGD()", marks=pytest.mark.slow),
-        pytest.param("tl.DirectSGD(backend='native')", marks=pytest.mark.slow),
+        pytest.param("tl.OverlapSGD(backend='xla')", marks=pytest.mark.long),
+        pytest.param("tl.DirectSGD()", marks=pytest.mark.long),
+        pytest.param("tl.DirectSGD(backend='native')", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_run_resumes_and_ends_with_the_same_numbers(description, tmp_path):

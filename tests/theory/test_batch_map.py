@@ -27,7 +27,7 @@ def after(steps: int, problem, training, description, replicas: int = 1) -> np.n
 # ------------------------------------------------------------------------------------ against the overlap process
 
 
-@pytest.mark.parametrize("is_free", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_free", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_large_batches_follow_it(is_free, check_mean):
     """d = 4000, batches of 8000, five steps, 48 runs: every entry within 5 standard errors.
 
@@ -42,7 +42,7 @@ def test_large_batches_follow_it(is_free, check_mean):
     check_mean(runs, after(5, problem, training, tl.BatchMap())[0])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_single_runs_and_their_mean_approach_it_as_batches_grow():
     """At d = n_b / 2 a run deviates by order n_b^(-1/2), the mean of 20,000 runs by order 1/n_b."""
     scatter, shift, error = [], [], []
@@ -207,7 +207,7 @@ def test_crossing_and_divergence_are_found_at_the_very_step():
         tl.evolve(problem, tl.SGD(20.0, batch_size=10), tl.BatchMap(), until=40.0, save=20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_error_of_the_moments_is_carried():
     """Mixtures of few terms for tanh, against those of many: the difference is within what they report."""
 
@@ -230,7 +230,7 @@ def test_the_error_of_the_moments_is_carried():
 # ------------------------------------------------------------------------------------------------- what it covers
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_verbs_know_it():
     problem, training = two_squares(d=400), tl.SGD(0.1, batch_size=800, constraint=tl.Sphere())
     answer = tl.BatchMap().applies(problem, training)

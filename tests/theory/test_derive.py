@@ -110,8 +110,9 @@ def check_close(found, expected):
         assert np.max(np.abs(x - y)) <= 1e-12 * max(1.0, float(np.max(np.abs(y))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "case", [case if i % 2 == 0 else pytest.param(case, marks=pytest.mark.slow) for i, case in enumerate(CASES)]
+    "case", [case if i % 2 == 0 else pytest.param(case, marks=pytest.mark.long) for i, case in enumerate(CASES)]
 )
 def test_right_hand_side_is_that_of_the_numerical_theory(case):
     stated, training = CASES[case]

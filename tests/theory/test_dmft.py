@@ -56,7 +56,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_linear_network_in_phases():
     """A rate that falls, with momentum carried over the switch: the recursion of each eigenvalue, to rounding."""
     alpha, rates, steps = 2.0, [0.3, 0.3, 0.1, 0.1, 0.1], 5
@@ -85,7 +85,7 @@ def test_phases_share_their_set():
             tl.Schedule([first, other], switches=[1.0])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_phases_on_a_fixed_set(check_mean):
     """Layers that take turns on one set, by both descriptions."""
     reused = tl.Reused(1.5)
@@ -138,7 +138,7 @@ def test_linear_network(name, decay=0.3):
 # ------------------------------------------------------------------------------------------------- the batch map
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("activation", ["relu", "erf"])
 def test_fresh_batches_are_the_batch_map(activation):
     problem = two_index(activation, target=tl.Committee(2, "erf"))
@@ -161,7 +161,7 @@ def test_first_step_does_not_know_of_reuse():
     assert np.abs(fresh.Q.values - reused.Q.values)[:, 2].max() > 0.01
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_samples_are_the_population():
     """At alpha = 1000 and gamma alpha fixed, reuse changes overlaps by order 1/alpha."""
     problem = two_index("erf", target=tl.Committee(2, "erf"))
@@ -289,14 +289,14 @@ def agrees(check_mean, activation, p, training, d, replicas, steps, target=None)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("relu, both layers, decay", marks=pytest.mark.slow), "tanh, mini-batches, nesterov"]
+    "name", [pytest.param("relu, both layers, decay", marks=pytest.mark.long), "tanh, mini-batches, nesterov"]
 )
 def test_direct(name, check_mean):
     """Single runs scatter, and their mean is shifted by 1/d: 48 runs at d = 300 see both only as noise."""
     agrees(check_mean, *SETTINGS[name], d=300, replicas=48, steps=4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", MORE)
 def test_direct_elsewhere(name, check_mean):
     target = tl.MultiIndex("tanh(z1 + z2) + 0.5*z1*z2", k=2)
@@ -319,7 +319,7 @@ class Signs(tl.AbstractMethod):
         return W + 0.01 * jnp.sign(move), V
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_method_that_turns_with_the_inputs(check_mean):
     training = tl.SGD(1.5, reuse=tl.Reused(1.5), momentum=Clipped())
     agrees(check_mean, "tanh", 2, training, d=300, replicas=48, steps=4)
@@ -353,7 +353,7 @@ def test_reuse_learns_what_fresh_batches_do_not():
 # ------------------------------------------------------------------------------------- errors, edges and refusals
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_errors_are_honest():
     """Coarse results against a fine one: the spread over ten seeds is that of the stated standard error."""
     problem, training = two_index("relu"), tl.SGD(0.8, reuse=tl.Reused(1.5))
@@ -388,7 +388,7 @@ def test_singular_overlaps():
     assert np.all(still.training_risk.values < 1e-20)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_general_target_overlaps():
     """A target with correlated directions is another target with orthonormal ones."""
     P = np.array([[1.0, 0.6], [0.6, 1.0]])
@@ -404,7 +404,7 @@ def test_general_target_overlaps():
     np.testing.assert_allclose(one.M.values, other.M.values @ factor.T, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_random_starts_are_followed_one_by_one():
     problem = tl.Problem(tl.SingleIndex("z"), tl.Student(1, "linear"), tl.Gaussian(50))
     training = tl.SGD(0.8, reuse=tl.Reused(2.0))

@@ -16,9 +16,10 @@ PROBLEM = tl.Problem(
 THRESHOLDS = {"risk_threshold": 0.3, "overlap_threshold": 0.8}
 
 
-SLOW = [pytest.param(tl.SaadSolla(), marks=pytest.mark.slow), pytest.param(tl.MeanField(), marks=pytest.mark.slow)]
+SLOW = [pytest.param(tl.SaadSolla(), marks=pytest.mark.long), pytest.param(tl.MeanField(), marks=pytest.mark.long)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("description", [tl.HDMF(), *SLOW], ids=lambda d: type(d).__name__)
 def test_crossings_are_roots_of_the_solution_and_not_save_points(description):
     few = tl.evolve(PROBLEM, tl.SGD(0.05), description, until=3.0, save=2, **THRESHOLDS)

@@ -87,7 +87,7 @@ def test_field_forces_are_the_gradient_of_the_risk(activation, monkeypatch):
     close(force, jax.tree.map(lambda x: -7 * x, gradient), 1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hdmf_is_the_flow_of_the_first_variation():
     r"""In the coordinates of the paper: m' = -P grad_m V, q' = -4 q dV/dq, a' = -kappa V, with V written in NumPy."""
     n, problem = 5, problem_of(tl.Committee(2, "erf", P=P2), "erf", 5, 40)
@@ -150,7 +150,7 @@ def test_the_sphere_average_is_that_of_random_directions(d, check_mean):
     check_mean(0.5 * np.einsum("u,zuw,w->z", c, I2, c), risk)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_limit_of_large_d_differs_by_the_pair_of_a_unit_with_itself():
     """MeanField at growing d minus HDMF tends to (1/2n^2) sum a^2 (E[sigma^2] - E[smoothed^2]) as 1/(d - k)."""
     n = 6
@@ -278,7 +278,7 @@ def test_hdmf_tends_to_gradient_flow_as_one_over_p():
     assert np.all((off[:, :, 3] < -0.003) & (off[:, :, 3] > -0.012))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mean_field_tends_to_gradient_flow_at_small_d():
     """Theory, section 7.2: at d = 6 MeanField is off by about 0.06/p; without the finite dimension the risk stays off.
 
@@ -291,7 +291,7 @@ def test_mean_field_tends_to_gradient_flow_at_small_d():
     assert limit - off[1] < -1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_units_within_the_span_follow_gradient_flow_exactly():
     """Without a part outside there is nothing to average over: both limits are gradient flow, at any p.
 
@@ -342,7 +342,7 @@ def test_relu_units_within_the_span_by_pairs_and_across_their_kinks():
         assert np.max(error) < 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_simulation_at_small_d_follows_mean_field(check_mean):
     """The risk of 64 exact runs at d = 6: at the start their mean is MeanField's, later off by about 0.06/p."""
     p = 16
@@ -358,7 +358,7 @@ def test_simulation_at_small_d_follows_mean_field(check_mean):
     assert np.all(np.abs(off.mean(axis=0)) < 0.05 * np.ptp(limit.risk.values, axis=1).mean())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_averages_by_few_nodes_are_within_their_error():
     """Cosines and rules sized for a percent, at d - k = 2 where the cosine spreads most."""
     problem = problem_of(tl.Committee(2, "relu"), "relu", 4, 4)
@@ -375,7 +375,7 @@ def test_averages_by_few_nodes_are_within_their_error():
             assert np.max(error) < 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_loose_tolerances_show_in_the_error():
     """The same program at tolerances up to a million times as large: the true error is below the reported one."""
     fine = tl.evolve(single(20, 10**6), tl.SGD(1.0), tl.HDMF(), **RUN)
@@ -405,7 +405,7 @@ def test_order_and_signs_of_units_do_not_matter():
     np.testing.assert_allclose(M, overlaps.M, atol=1e-14)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_particles_than_units():
     """The student's units come first and begin where they would; the others are drawn from the law of the start."""
     d = 10

@@ -109,8 +109,9 @@ def test_rates_in_known_cases():
 # ------------------------------------------------------------------------------------------------- exit times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("gamma", "noise", "threshold"), [(0.05, 0.5, 0.6), pytest.param(0.12, 0.2, 0.02, marks=pytest.mark.slow)]
+    ("gamma", "noise", "threshold"), [(0.05, 0.5, 0.6), pytest.param(0.12, 0.2, 0.02, marks=pytest.mark.long)]
 )
 def test_one_neuron_exits_when_the_ode_does(gamma, noise, threshold):
     problem, training = setting(1, gamma, noise)
@@ -182,7 +183,7 @@ def test_quenched_exceeds_annealed(p, d, threshold):
     assert abs(plain.mean() - quenched.value) < 5 * error + quenched.error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_nonlinear_ode_is_later_by_the_known_amount():
     """p = 4, d = 1000, noise 0.2 at the optimal rate: later than the linearised formula by 0.032 and 0.225."""
     p, d, noise = 4, 1000, 0.2
@@ -225,7 +226,7 @@ def test_the_fixed_point_of_one_neuron_is_closed():
         fixed_point(1, 0.17, 0.4)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fixed_points_of_two_neurons():
     """Known excess risks; stable ones are where long solutions of the full ODE end."""
     assert fixed_point(2, 0.05, 0.5).excess_risk == pytest.approx(0.01467, abs=5e-6)

@@ -12,7 +12,7 @@ from twolayer.problem import AbstractLoss
 
 @pytest.mark.parametrize(
     ("m0", "gamma", "noise"),
-    [(0.03, 1 / 12, 0.0), (0.05, 0.05, 0.2), pytest.param(0.3, 0.12, 0.5, marks=pytest.mark.slow)],
+    [(0.03, 1 / 12, 0.0), (0.05, 0.05, 0.2), pytest.param(0.3, 0.12, 0.5, marks=pytest.mark.long)],
 )
 def test_phase_retrieval_follows_its_closed_solution(m0, gamma, noise):
     result = tl.evolve(
@@ -52,7 +52,7 @@ def test_crossing_time_is_the_root():
     assert result.crossing_time.values[0] == pytest.approx(exact, abs=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_crossing_time_is_missing_when_the_risk_stays_above():
     result = tl.evolve(
         phase_retrieval(0.05, noise=0.2), tl.SGD(0.05), tl.SaadSolla(), until=0.1, save=3, risk_threshold=1e-6
@@ -119,7 +119,7 @@ def classical_erf_drift(
     return np.concatenate([dQ.ravel(), dM.ravel(), da])
 
 
-@pytest.mark.parametrize("kappa", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
+@pytest.mark.parametrize("kappa", [pytest.param(0.0, marks=pytest.mark.long), 0.8])
 def test_erf_committee_follows_an_independent_solution(kappa):
     p, k, gamma, noise = 3, 2, 1.5, 0.1
     T = np.array([[1.0, 0.3], [0.3, 1.5]])
@@ -144,7 +144,7 @@ def test_erf_committee_follows_an_independent_solution(kappa):
     np.testing.assert_allclose(ours, solution.y.T, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_gradient_flow_lowers_the_risk():
     """Without the variance term the risk never rises, with the second layer trained as well."""
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf", "gaussian"), tl.Gaussian(60), noise=0.4)
@@ -158,7 +158,7 @@ def test_gradient_flow_lowers_the_risk():
 
 
 @pytest.mark.parametrize(
-    "activation", ["erf", pytest.param("square", marks=pytest.mark.slow), pytest.param("tanh", marks=pytest.mark.slow)]
+    "activation", ["erf", pytest.param("square", marks=pytest.mark.long), pytest.param("tanh", marks=pytest.mark.long)]
 )
 def test_a_student_that_is_the_teacher_stays(activation):
     """Perfect recovery: Q_perp is exactly singular, and nothing moves. For tanh to the accuracy of the rule."""
@@ -170,7 +170,7 @@ def test_a_student_that_is_the_teacher_stays(activation):
     assert np.max(result.excess_risk.values) < 1e-14
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sphere_keeps_the_initial_lengths():
     start = tl.RandomStart(law="gaussian", norm=1.3)
     problem = erf_committee(3, d=40, start=start, noise=0.1)
@@ -232,7 +232,7 @@ def test_what_it_does_not_describe_is_refused_with_the_reason(training, reason):
         tl.evolve(problem, training, tl.SaadSolla(), until=1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_solution_can_be_differentiated():
     """d m(t) / d gamma at p = 1 against the derivative of the closed solution, by finite differences of it."""
     import jax
@@ -255,7 +255,7 @@ def test_the_solution_can_be_differentiated():
     assert float(jax.grad(m)(0.05)) == pytest.approx((exact[1] - exact[0]) / (2 * h), rel=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_sphere_holds_where_rows_would_shrink():
     """A weak target pulls the lengths in (Phi_jj < 0): a deviation from the sphere must not grow with time."""
     problem = tl.Problem(tl.MultiIndex("0.1*z1**2", k=1), tl.Student(2, "square"), tl.Gaussian(100))

@@ -40,7 +40,7 @@ def at_end(problem, training, description, until: float, replicas: int) -> np.nd
 # ------------------------------------------------------------------------------------ against the overlap process
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mean_and_variance_agree_at_growing_d():
     """Phase retrieval on the sphere, 10^5 runs of each description at d = 40 and 160.
 
@@ -69,7 +69,7 @@ def test_mean_and_variance_agree_at_growing_d():
     np.testing.assert_allclose(np.log(np.array(variances[1]) / variances[0]) / np.log(4), -1.0, atol=0.35)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
     """Both layers, free, weight decay, d = 1000: all means and covariances of a, M and Q against the exact process.
 
@@ -94,8 +94,8 @@ def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
     assert np.max(scores(at_end(problem, training, description, 0.15, 5000))) > 10
 
 
-@pytest.mark.slow
-@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.long
 def test_noise_from_samples_has_the_law_of_sgd(check_same_law):
     """An erf student, whose covariance is no formula: 32 fresh samples a step, at d = 300; 512 paths, 64 at a time."""
     start = tl.GivenOverlaps([[0.8]], [[0.3]])
@@ -149,7 +149,7 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
 # -------------------------------------------------------------------------------------------- the order in dt
 
 
-@pytest.mark.parametrize(("method", "order"), [("heun", 2), pytest.param("euler", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("method", "order"), [("heun", 2), pytest.param("euler", 1, marks=pytest.mark.long)])
 def test_the_order_of_the_step(method, order):
     """At d = 10^10 hardly anything but the drift is left, whose solution is closed: halve the step, watch the error."""
     errors = []
@@ -160,7 +160,7 @@ def test_the_order_of_the_step(method, order):
     np.testing.assert_allclose(found, order, atol=0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_variance_is_of_second_order_too():
     """d Var at a step of 0.0375 is that of the central limit theorem to a percent; Euler's is ten times further off."""
     expected = float(tl.fluctuations(phase_retrieval(100), SPHERE, [0.0, 0.3]).covariance[-1, 1, 1])
@@ -225,7 +225,7 @@ def test_time_in_steps_shifts_the_mean():
 # --------------------------------------------------------------------------------------- invariants, and the rest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_same_seed_same_path_whatever_the_number_and_the_driver():
     runs = [
         tl.evolve(phase_retrieval(200), SPHERE, tl.SDE(dt=0.01, backend=backend), until=0.3, save=3, replicas=replicas)
@@ -238,7 +238,7 @@ def test_same_seed_same_path_whatever_the_number_and_the_driver():
     np.testing.assert_allclose(runs[0].Q.values, 1.0, rtol=1e-13)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_overlaps_stay_positive_and_what_is_cut_off_is_counted():
     """From perfect recovery with noisy labels at small d the noise leads out of what is possible."""
     run = tl.evolve(phase_retrieval(20, 1.0), SPHERE, tl.SDE(dt=0.01), until=1.0, save=[0.1, 1.0], replicas=200)
@@ -263,7 +263,7 @@ def test_nothing_moves_a_student_that_is_the_teacher():
         np.testing.assert_allclose(found, np.ones_like(found), atol=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_thresholds_are_watched_at_every_step():
     times = np.arange(1, 31) * 0.01
     problem = phase_retrieval(500)
@@ -281,7 +281,7 @@ def test_thresholds_are_watched_at_every_step():
         assert reached.any(axis=1).all() and np.all(found <= first + 1e-9) and np.all(found > first - 0.0101)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_verbs_know_it():
     problem = phase_retrieval(160)
     answer = tl.SDE().applies(problem, SPHERE)

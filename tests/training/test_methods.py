@@ -91,7 +91,7 @@ def test_methods_on_coordinates_take_the_steps_of_a_plain_loop():
             np.testing.assert_allclose(weights, expected[type(method).__name__], rtol=1e-12)
 
 
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.long
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,7 @@ def test_the_overlap_process_has_the_law_of_sgd(name, batch, constraint, check_m
             check_mean((first**power - second[::-1] ** power)[:, moved], np.zeros(moved.sum()), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "constraint"),
     [

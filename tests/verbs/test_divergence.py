@@ -10,6 +10,7 @@ import twolayer as tl
 evolving = importlib.import_module("twolayer.verbs.evolve")  # the package's name is the function
 
 
+@pytest.mark.slow
 def test_a_comparison_in_which_everything_diverged_is_undecided():
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(50))
     descriptions = [tl.DirectSGD(), tl.SaadSolla()]

@@ -146,7 +146,7 @@ descriptions = ["DirectSGD", {kind = "SDE", dt = 1e-7}]
     assert "until = 300 with 50 replicas" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "description, asked",
     [

@@ -57,7 +57,7 @@ def test_free_runs_escape_in_a_time_that_grows_with_log_d():
     assert abs(growth - 0.13 * np.log(10.0)) < 5 * error and growth > 5 * error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_both_layers_trained_the_escape_grows_with_log_d():
     small, large = (from_overlap(d, tl.SGD(0.1, layers=tl.Both()), 2) for d in (300, 300_000))
     assert small.attrs["criterion"] == "overlap"
@@ -128,7 +128,7 @@ def test_the_ode_of_a_schedule_exits_where_its_phases_say():
     assert predicted(early, "ode") == pytest.approx(predicted(alone, "ode"), abs=1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_of_a_schedule_exit_where_its_ode_says():
     start = tl.GivenOverlaps([[1.0]], [[0.3]])
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(3000), start=start)

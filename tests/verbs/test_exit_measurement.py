@@ -18,7 +18,7 @@ from twolayer.description import Plan, Record
 from twolayer.theory.formulas import phase_retrieval as theory
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_going_on_in_stages_changes_no_law(check_same_law, monkeypatch):
     quantity = ExitTime(replicas=REPLICAS, seed=1, until=6.0)
     problem, training = setting(1, 1000, 0.0)
@@ -62,7 +62,7 @@ def test_what_a_fixed_set_remembers_is_not_cut_into_stages(monkeypatch):
     assert seen == ["stage 0"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_simulation_on_the_weights_is_looked_at_step_by_step():
     """At d = 20 the initial risk, and with it the threshold, differs between starts."""
     problem, training = setting(1, 20, 0.1)
@@ -107,7 +107,7 @@ def test_a_rate_that_does_not_escape_has_no_mean():
     assert f"{measured.exited.size} exited" in text and f"{np.mean(measured.exited):.4f}" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_eight_neurons_do_not_escape_at_the_optimal_rate():
     result = tl.exit_time(*setting(8, 1000, 0.0), threshold=0.1, replicas=64, starts=64)
     assert 4 < measured_sample(result).exited.size < 32 and np.isnan(result.measured_mean)
@@ -173,6 +173,7 @@ def check_model_error(asked: dict, replicas: int, starts: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_the_error_of_the_model_covers_the_measured_mean():
     """Two neurons at d = 200: the ODE with noise at this d is early by more than its numerical error."""
     result = tl.exit_time(*setting(2, 200, 0.0), threshold=0.2, replicas=4096, starts=64)
@@ -194,7 +195,7 @@ def test_the_error_of_the_model_falls_with_d():
     assert 50 < errors[0] / errors[1] < 100  # as log(d) / d
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_the_error_of_the_model_covers_the_measured_mean_at_random_settings(seed):
     """Three of four settings at least have a mean to compare with: every run exits, and so does the ODE."""

@@ -26,6 +26,7 @@ def one_neuron() -> "xr.Dataset":
     return one()
 
 
+@pytest.mark.slow
 def test_one_neuron_is_measured_where_the_noisy_ode_says(one_neuron):
     """Known from elsewhere: 1.327(14). The ODE without noise is more than seven standard errors away."""
     result = one_neuron
@@ -109,7 +110,7 @@ def test_what_was_not_measured_is_undecided():
     assert "measured" not in result and "replica" not in result.dims and "measured_by" not in result.attrs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_neurons_are_measured_where_the_noisy_ode_says():
     result = tl.exit_time(*setting(2, 1000, 0.1), threshold=0.05, replicas=512, starts=64, seed=1)
     measured, ode, error = measured_sample(result), measured_sample(result, "ode"), error_of(result, "ode")
@@ -133,7 +134,7 @@ def test_an_ode_that_never_exits_is_said_so(one_neuron):
     assert data["ode"] is None and data["steps"]["ode"] is None and "never" in tl.summary(result)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_other_problems_have_the_ode_and_the_measurement():
     """Rows of any length from a warm start: no formula, but the ODE and runs at large d agree."""
     start = tl.WarmStart(0.3)

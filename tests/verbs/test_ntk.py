@@ -49,6 +49,7 @@ def curves(result, name):
     return [result[name].sel(labels=labels).values for labels in ("given", "random")]
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_rooms_below(result):
     samples = halves(120)
     eta = float(result.step_size)
@@ -432,7 +433,7 @@ def test_small_start_says_that_it_is_not_lazy():
     assert "not lazy" in str(tl.summary(result)) and "antisymmetric start" in result.attrs["notes"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_real_images(name):
     if not list(REAL.glob(f"{name}*.npz")):

@@ -36,7 +36,7 @@ def test_phase_retrieval_finds_the_closed_optimum(tmp_path):
     assert all(variable.attrs["long_name"] for variable in optimum.data_vars.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_schedule_is_better_than_the_best_constant_rate_and_does_what_it_says():
     """With label noise a rate that falls leaves a lower risk; the ODE of the schedule ends at the value promised."""
     problem = tl.Problem(

@@ -39,7 +39,7 @@ def die_at(share):
     return progress
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in SLOW)) for case in CASES])
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.long] * (case in SLOW)) for case in CASES])
 def test_a_run_that_died_goes_on_and_ends_with_the_same_numbers(case, tmp_path):
     training, description = CASES[case]
     ask = {"until": 4.0, "save": "linear:9", "replicas": 3, "seed": 2, "risk_threshold": 0.5}
@@ -102,7 +102,7 @@ def test_a_comparison_keeps_finished_descriptions(tmp_path):
     assert resumed.identical(whole) and list(folder.iterdir()) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_exit_time_goes_on_in_any_stage(tmp_path):
     """`DirectSGD` is measured in stages; each is kept, and a kill within one goes on inside of it."""
     training = tl.SGD(0.1, constraint=tl.Sphere())
@@ -117,7 +117,7 @@ def test_an_exit_time_goes_on_in_any_stage(tmp_path):
     assert resumed.identical(whole) and not path.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_checks_of_learn_go_on(tmp_path):
     """Killed in the second dimension of the slope, nothing that was finished is run again."""
     told = []

@@ -18,7 +18,7 @@ def test_the_clock_runs_through_all_phases():
     np.testing.assert_array_equal(clock.samples([0, 800, 1000]), [0, 800, 1600])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_equal_phases_are_one_training():
     """The ODE goes on as if nothing had happened, and thresholds are found in whatever phase they are crossed."""
     once = tl.SGD(0.5, layers=tl.Both(0.3))
@@ -33,8 +33,8 @@ def test_equal_phases_are_one_training():
     np.testing.assert_allclose(cut.overlap_time.values, whole.overlap_time.values, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("description", [pytest.param(tl.OverlapSGD(), marks=pytest.mark.slow), tl.DirectSGD()])
+@pytest.mark.long
+@pytest.mark.parametrize("description", [pytest.param(tl.OverlapSGD(), marks=pytest.mark.long), tl.DirectSGD()])
 def test_simulations_of_a_schedule_follow_the_ode(description):
     """A rate that falls, then the second layer alone: mean over 32 runs at d = 1000 against the theory, z < 5."""
     schedule = tl.Schedule([tl.SGD(3.0), tl.SGD(0.5), tl.SGD(1.0, layers=tl.Second(0.5))], [2.0, 3.0])
@@ -60,7 +60,7 @@ def test_simulations_of_a_schedule_follow_the_ode(description):
     np.testing.assert_allclose(later.Q.values[:, 1], later.Q.values[:, 2], atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_layer_wise_training_by_the_batch_map():
     """Two giant steps on the first layer, then the second alone: the map against exact runs at d = 2000, z < 5."""
     start = tl.GivenOverlaps([[1.0, 0.2], [0.2, 0.8]], [[0.3, 0.1], [0.0, 0.3]])

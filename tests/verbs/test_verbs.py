@@ -55,7 +55,7 @@ def test_risk_of_a_run_is_that_of_fresh_samples(tree):
     assert abs(sample.mean() - float(last.risk)) < 5 * sample.std() / np.sqrt(400_000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verdict_says_no_to_a_wrong_theory():
     """Gradient flow leaves out the variance term, which matters at this learning rate."""
     tree = tl.compare(
@@ -65,7 +65,8 @@ def test_verdict_says_no_to_a_wrong_theory():
     assert "differs from DirectSGD" in tree.attrs["verdict"]
 
 
-@pytest.mark.parametrize("plant", [pytest.param("variance doubled", marks=pytest.mark.slow), "time 10% off"])
+@pytest.mark.slow
+@pytest.mark.parametrize("plant", [pytest.param("variance doubled", marks=pytest.mark.long), "time 10% off"])
 def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
     """The same theory with a wrong factor in its equations of motion; 32 replicas are enough to see it."""
     true_drift = saad_solla.drift
@@ -90,7 +91,7 @@ def test_verdict_says_no_to_a_planted_error(monkeypatch, plant):
         assert tree.attrs["outcome"] == "differs"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_identical_descriptions_agree_in_plain_words():
     start = tl.GivenOverlaps(np.eye(2), np.eye(2))
     problem = erf_committee(d=50, start=start)
@@ -99,7 +100,7 @@ def test_identical_descriptions_agree_in_plain_words():
     assert "same within their numerical error" in tree.attrs["verdict"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_liberal_arguments():
     result = tl.compare(
         ERF, tl.SGD(1.0), (d for d in [tl.SaadSolla()]), until=1, save=np.int64(5), replicas=np.int64(2)
@@ -116,7 +117,7 @@ def test_rows_of_no_length_are_refused_on_the_sphere():
         tl.evolve(problem, tl.SGD(1.0, constraint=tl.Sphere()), tl.SaadSolla(), until=1.0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_weak_comparison_says_that_it_is_weak():
     """Escape from a random start at small d.
 
@@ -129,12 +130,13 @@ def test_a_weak_comparison_says_that_it_is_weak():
     assert "could have been missed" in tree.attrs["verdict"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_replica_is_undecided():
     tree = tl.compare(ERF, tl.SGD(1.0), [tl.DirectSGD(), tl.SaadSolla()], until=1.0, save=4, replicas=1)
     assert tree.attrs["outcome"] == "undecided"
 
 
+@pytest.mark.slow
 def test_a_deterministic_theory_from_a_given_start_has_one_replica():
     start = tl.GivenOverlaps(np.eye(2), 0.1 * np.eye(2))
     problem = tl.Problem(ERF.target, ERF.student, ERF.inputs, start=start)
@@ -143,12 +145,14 @@ def test_a_deterministic_theory_from_a_given_start_has_one_replica():
     assert tree.attrs["outcome"] == "agrees"
 
 
+@pytest.mark.slow
 def test_two_descriptions_of_one_kind_keep_apart():
     tree = tl.compare(ERF, tl.SGD(1.0), [tl.SaadSolla(), tl.SaadSolla(rtol=1e-6)], until=1.0, save=4, replicas=2)
     assert set(tree.children) == {"SaadSolla", "SaadSolla-2"}
     assert np.max(np.abs(tree["SaadSolla"].Q.values - tree["SaadSolla-2"].Q.values)) < 1e-5
 
 
+@pytest.mark.slow
 def test_provenance_rebuilds_the_problem(tree):
     spec = from_json(tree["SaadSolla"].attrs["spec"], RunSpec)
     again = tl.compare(spec.problem, spec.training, spec.descriptions, spec.ask)
@@ -157,6 +161,7 @@ def test_provenance_rebuilds_the_problem(tree):
     assert again["SaadSolla"].attrs["spec_hash"] == tree["SaadSolla"].attrs["spec_hash"]
 
 
+@pytest.mark.slow
 def test_results_are_double_precision_without_any_global_switch():
     import subprocess
     import sys

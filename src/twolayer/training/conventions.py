@@ -145,7 +145,7 @@ def veiga2022(
     Delta: NumbersLike = 0.0,
     start: AbstractStart | None = None,
 ) -> Stated:
-    r"""Return one-pass SGD as in :cite:t:`veiga2022`.
+    r"""Return one-pass SGD as in :cite:t:`veiga2022` and, under the name ``arnaboldi2023``, :cite:t:`arnaboldi2023`.
 
     .. math:: \lambda = W x, \qquad x \sim N(0, I_d / d), \qquad
               w_j \leftarrow w_j - \gamma\, \partial_{w_j} \tfrac12
@@ -176,18 +176,8 @@ def veiga2022(
     return Stated(Problem(target, student, Gaussian(d), noise=Delta, **_start(start)), SGD(gamma), 1.0)
 
 
-def arnaboldi2023(
-    d: int,
-    p: int,
-    target: AbstractTarget,
-    gamma: Numbers,
-    activation: ActivationLike = "erf",
-    a: NumbersLike | str = "ones",
-    Delta: NumbersLike = 0.0,
-    start: AbstractStart | None = None,
-) -> Stated:
-    r"""Return one-pass SGD as in :cite:t:`arnaboldi2023`, whose convention is that of `veiga2022`."""
-    return veiga2022(d, p, target, gamma, activation, a, Delta, start)
+# The later paper keeps the convention.
+arnaboldi2023 = veiga2022
 
 
 def arnaboldi2023escaping(
