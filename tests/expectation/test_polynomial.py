@@ -210,6 +210,7 @@ def test_each_polynomial_is_held_in_the_basis_where_it_is_short():
 # ------------------------------------------------------------------------------------------------ derivatives
 
 
+@pytest.mark.slow
 def test_derivatives_at_singular_covariances():
     """In reverse, against a central difference in rational arithmetic along a direction that leaves the cone."""
     problem, engine = made(tl.Hermite({(3, 0): 1.0, (1, 1): 0.5}), 2, "he3")
@@ -258,6 +259,7 @@ def test_the_program_grows_neither_with_the_width_nor_with_the_degree():
     assert max(tables[2]) == 250
 
 
+@pytest.mark.slow
 def test_chunks_change_nothing(monkeypatch):
     problem, engine = made(tl.Hermite({3: 1.0}), 4, "he3")
     overlaps = as_overlaps(0.5 * np.eye(5) + 0.5, 4, [1.0, -1.0, 2.0, 0.5])

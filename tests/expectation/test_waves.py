@@ -36,6 +36,7 @@ def by_grid(W: np.ndarray, a: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.4, 1.0, 6.0])
 def test_waves_agree_with_a_grid(scale):
     W, a = scale * np.array([[1.0, 0.3], [-0.5, 0.8]]), np.array([0.7, -1.2])
@@ -66,6 +67,7 @@ def test_what_is_a_wave():
     assert Auto().assign(product, ("chi",))[0]["chi"] != "Waves"
 
 
+@pytest.mark.slow
 def test_a_product_rule_does_not_claim_a_wave_that_it_cannot_see():
     """On a row this long, all orders and all phases may agree by accident."""
     student = tl.Student(2, Custom(lambda x: jnp.cos(2.52 * x), growth=0))

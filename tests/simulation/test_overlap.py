@@ -18,6 +18,7 @@ from tests.systems import erf_committee, phase_retrieval, time_to_overlap
 from twolayer import stepping
 from twolayer.compiler import draws
 from twolayer.compiler.loops import native
+from twolayer.compiler.native import compiled_text
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.description import Watch
 from twolayer.simulation import drivers, overlap, overlap_sgd
@@ -555,6 +556,20 @@ def test_the_setting_keeps_the_dimensions_outside_every_span():
         made = overlap.make_setting(problem, as_data(tl.SGD(1.0, batch_size=8)))
         assert made.outside == outside
         assert made.degrees.tolist() == [rest - j for j in range(min(3, rest))]
+
+
+def test_one_kernel_serves_all_learning_rates_and_dimensions():
+    """Rates, noise and the laws of lengths are data of the native code, which takes seconds to compile."""
+    results = []
+    for d, rate, noise in ((300, 0.3, 0.1), (300, 0.7, 0.3), (400, 0.3, 0.1)):
+        problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(1, "erf"), tl.Gaussian(d), noise=noise)
+        description = tl.OverlapSGD(backend="native")
+        results.append(tl.evolve(problem, tl.SGD(rate), description, until=0.05, save=2, replicas=8))
+        compiled = compiled_text.cache_info().misses
+        if len(results) == 1:
+            first = compiled
+    assert compiled == first
+    assert len({float(result.excess_risk[0, -1]) for result in results}) == 3
 
 
 def test_a_long_compilation_is_told_first():

@@ -122,10 +122,10 @@ def by_native(
         return np.ascontiguousarray(table.reshape(len(rows), blocks, width).transpose(1, 0, 2)).reshape(blocks, -1)
 
     states = arranged(state, np.float64)
-    constants, keys = arranged(fixed, np.float64), arranged(words, np.uint32)
+    numbers, keys = arranged(fixed, np.float64), arranged(words, np.uint32)
 
     def advance(block: int) -> None:
-        kernel.advance(states[block], constants[block], keys[block], int(first), int(last))
+        kernel.advance(states[block], numbers[block], keys[block], kernel.constants, int(first), int(last))
 
     on_all_cores(advance, blocks)
     return states.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]

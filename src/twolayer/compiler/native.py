@@ -152,10 +152,29 @@ def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: An
 
 
 class Kernel(NamedTuple):
-    """A compiled kernel, and how many replicas it advances at once."""
+    """A compiled kernel, its constants, and how many replicas it advances at once."""
 
     advance: Callable[..., None]
+    constants: np.ndarray
     width: int
+
+
+class Constants(dict[tuple[str, float], str]):
+    """The names of the constants of a program, which are data: one kernel serves all learning rates and dimensions."""
+
+    def text(self, node: Node) -> str:
+        """Return a constant as a Python expression; numbers that simplify an operation stay in it."""
+        if node.dtype.kind != "f" or not np.isfinite(node.value) or abs(float(node.value)) in (0.0, 0.5, 1.0, 2.0):
+            return _constant(node)
+        return self.setdefault((node.dtype.name, float(node.value)), f"c{len(self)}")
+
+    def lines(self) -> list[str]:
+        """Return the assignments of the constants from the elements of an array."""
+        return [f"{name} = {_cast(key[0], f'constants[{n}]')}" for n, (key, name) in enumerate(self.items())]
+
+    def array(self) -> np.ndarray:
+        """Return the array of the constants."""
+        return np.array([*(value for _, value in self), 0.0])
 
 
 # Replicas in one block, which fill the vector registers twice; and steps whose numbers are drawn at once.
@@ -165,18 +184,18 @@ AHEAD = 32
 LONG = 10.0
 
 
-def text(node: Node, prefix: str, inputs: Sequence[str]) -> str:
+def text(node: Node, prefix: str, inputs: Sequence[str], constants: Constants | None = None) -> str:
     """Return a node as a Python expression; the result of an operation is named by the prefix and its number."""
     if node.number is None:
-        return _constant(node)
+        return _constant(node) if constants is None else constants.text(node)
     return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
 
 
-def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
-    """Return the operations of a program as Python assignments."""
+def body(program: Program, prefix: str, inputs: Sequence[str], constants: Constants | None = None) -> list[str]:
+    """Return the operations of a program as Python assignments; constants are collected where these are given."""
     lines = []
     for number, op in enumerate(program.ops):
-        arguments = [text(node, prefix, inputs) for node in op.arguments]
+        arguments = [text(node, prefix, inputs, constants) for node in op.arguments]
         if op.primitive.name == "bitcast_convert_type":
             lines.append(f"{prefix}{number} = {_bitcast(op.arguments[0].dtype, op.dtype)}({arguments[0]})")
             continue
@@ -184,32 +203,35 @@ def body(program: Program, prefix: str, inputs: Sequence[str]) -> list[str]:
     return lines
 
 
-def source(draws: Program, step: Program, state: int, fixed: int, width: int) -> str:
-    """Return the Python source of the kernel.
+def source(draws: Program, step: Program, state: int, fixed: int, width: int) -> tuple[str, np.ndarray]:
+    """Return the Python source of the kernel, and its constants.
 
     ``draws`` maps two words of a key and two of the step to random numbers; ``step`` maps the state, the constants of a
     replica, and the random numbers to the state. A block has ``width`` replicas. The width is a literal in the source,
     because the compiler vectorises the loop only if it can see that no two numbers share an address. For a single
     replica, the numbers of several steps are drawn at once instead, and that loop is vectorised.
     """
-    numbers = len(draws.outputs)
+    numbers, constants = len(draws.outputs), Constants()
     before = [f"x{n} = state[{n * width} + i]" for n in range(state)]
     before += [f"x{state + n} = numbers[{n * width} + i]" for n in range(fixed)]
     names = [f"x{n}" for n in range(state + fixed)]
     key = ["k0 = words[i]", f"k1 = words[{width} + i]"]
     count = ["low = np.uint32({} & 0xFFFFFFFF)", "high = np.uint32({} >> 32)"]
-    drawing = body(draws, "d", ["k0", "k1", "low", "high"])
-    drawn = [text(node, "d", ["k0", "k1", "low", "high"]) for node in draws.outputs]
+    drawing = body(draws, "d", ["k0", "k1", "low", "high"], constants)
+    drawn = [text(node, "d", ["k0", "k1", "low", "high"], constants) for node in draws.outputs]
     after = [f"state[{n * width} + i] = {{}}" for n in range(state)]
-    results = lambda inputs: [text(node, "t", inputs) for node in step.outputs]  # noqa: E731
+    inputs = [*names, *(f"g{n}" for n in range(numbers))]
+    stepping = body(step, "t", inputs, constants)
+    results = [text(node, "t", inputs, constants) for node in step.outputs]
 
     def indent(depth: int, lines: Sequence[str]) -> list[str]:
         return ["    " * depth + line for line in lines]
 
-    head = ["def kernel(state, numbers, words, first, last):"]
+    # Local variables, since the compiler could not know that nothing is written to an array of constants.
+    head = ["def kernel(state, numbers, words, constants, first, last):"]
+    head += indent(1, constants.lines())
     if width > 1:
-        inputs = [*names, *(f"g{n}" for n in range(numbers))]
-        stores = [line.format(value) for line, value in zip(after, results(inputs), strict=True)]
+        stores = [line.format(value) for line, value in zip(after, results, strict=True)]
         lines = [
             *head,
             *indent(1, [f"buffer = np.empty({max(1, numbers) * width})", "for time in range(first, last):"]),
@@ -218,11 +240,9 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*key, *drawing, *(f"buffer[{n * width} + i] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for i in range({width}):"]),
             *indent(3, [f"g{n} = buffer[{n * width} + i]" for n in range(numbers)]),
-            *indent(3, [*before, *body(step, "t", inputs), *stores]),
+            *indent(3, [*before, *stepping, *stores]),
         ]
     else:
-        inputs = [*names, *(f"g{n}" for n in range(numbers))]
-        stores = [line.format(value) for line, value in zip(after, results(inputs), strict=True)]
         lines = [
             *head,
             *indent(1, [f"buffer = np.empty({max(1, numbers) * AHEAD})", "i = 0", *key, *before]),
@@ -232,12 +252,12 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
             *indent(3, [*drawing, *(f"buffer[{n * AHEAD} + j] = {value}" for n, value in enumerate(drawn))]),
             *indent(2, [f"for j in range(min({AHEAD}, last - block)):"]),
             *indent(3, [f"g{n} = buffer[{n * AHEAD} + j]" for n in range(numbers)]),
-            *indent(3, body(step, "t", inputs)),
-            *indent(3, [f"y{n} = {value}" for n, value in enumerate(results(inputs))]),
+            *indent(3, stepping),
+            *indent(3, [f"y{n} = {value}" for n, value in enumerate(results)]),
             *indent(3, [f"x{n} = y{n}" for n in range(state)]),
             *indent(1, [f"state[{n}] = x{n}" for n in range(state)]),
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n", constants.array()
 
 
 def seconds_to_compile(code: str) -> float:
@@ -248,7 +268,8 @@ def seconds_to_compile(code: str) -> float:
 def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
     """Compile the kernel for ``replicas`` replicas; it advances the state in place and releases the GIL."""
     width = 1 if replicas < 8 else WIDTH
-    return Kernel(compiled_text(source(draws, step, state, fixed, width), "kernel", frozenset({"contract"})), width)
+    code, constants = source(draws, step, state, fixed, width)
+    return Kernel(compiled_text(code, "kernel", frozenset({"contract"})), constants, width)
 
 
 @lru_cache(maxsize=64)
