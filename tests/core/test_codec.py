@@ -82,7 +82,7 @@ def trainings(draw):
         "batch_size": draw(st.none() | st.integers(1, 1000)),
         "reuse": draw(st.just("Fresh") | reused),
         "layers": draw(st.just("First") | ratio),
-        "constraint": draw(st.sampled_from(["Free", "Sphere"])),
+        "constraint": draw(st.sampled_from(["Free", "Sphere", {"kind": "Sphere", "riemannian": True}])),
         "weight_decay": draw(st.floats(0.0, 1.0)),
         "momentum": draw(st.floats(0.0, 0.99)),
     }

@@ -94,6 +94,11 @@ def test_run_spec_compares_what_is_asked():
             tl.Reused(2.0, replacement=False),
         ),
         ("training.constraint=Sphere", lambda spec: spec.training.is_spherical, True),
+        (
+            "training.constraint={kind='Sphere', riemannian=true}",
+            lambda spec: spec.training.constraint,
+            tl.Sphere(riemannian=True),
+        ),
         ("run.save=[0.1, 0.2]", lambda spec: spec.ask.save, (0.1, 0.2)),
         ("run.descriptions=SaadSolla", lambda spec: len(spec.descriptions), 1),
         ("run.risk_threshold=0.1", lambda spec: spec.ask.risk_threshold, 0.1),

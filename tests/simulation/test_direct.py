@@ -24,7 +24,9 @@ def slope(x):
     return np.sqrt(2 / np.pi) * np.exp(-(x**2) / 2)
 
 
-def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, beta=0.0, times=1, ahead=0.0):
+def numpy_sgd(
+    W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, beta=0.0, times=1, ahead=0.0, projects=False
+):
     """SGD on an erf committee as the papers write it: gradients by hand, one batch after the other."""
     W, a, V = W.copy(), a.copy(), np.zeros_like(W)
     p, d = W.shape
@@ -37,6 +39,8 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
             lam = z @ (W + ahead / (p * d) * a[:, None] * ((slope(lam) * eps[:, None]).T @ z)).T
         eps = y - sigma(lam) @ a / p
         move = gamma / (p * d) * a[:, None] * ((slope(lam) * eps[:, None]).T @ z)
+        if projects:
+            move = move - (np.sum(move * W, axis=1) / np.sum(W * W, axis=1))[:, None] * W
         V = beta * V + move
         a = a + kappa * gamma / (p * d) * sigma(lam).T @ eps
         W = (1 - gamma * n_b / d * decay) * W + V
@@ -60,6 +64,10 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
             marks=pytest.mark.slow,
         ),
         (tl.SGD(1.3, batch_size=2, reuse=tl.Repeated(2), momentum=0.6), {"times": 2, "beta": 0.6}),
+        (
+            tl.SGD(1.3, batch_size=2, constraint=tl.Sphere(riemannian=True), momentum=0.6),
+            {"sphere": True, "beta": 0.6, "projects": True},
+        ),
         (tl.SGD(1.3, reuse=tl.LookAhead(-2.0), layers=tl.Both(0.7)), {"ahead": -2.0, "kappa": 0.7}),
     ],
 )
@@ -82,7 +90,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     np.testing.assert_allclose(final.a[0], a_np, atol=2e-6)
     advance, name = tl.DirectSGD(backend="native")._driver(*as_data((problem, training)), 0)
     native = advance(weights, frozen, np.asarray(0), np.asarray(steps))
-    assert name == ("native" if training.is_fresh else "xla")
+    assert name == ("native" if training.is_fresh and not training.is_riemannian else "xla")
     np.testing.assert_allclose(native.W[0], W_np, atol=2e-6)
     np.testing.assert_allclose(native.a[0], a_np, atol=2e-6)
 

@@ -271,6 +271,11 @@ MORE = {
     "relu, mini-batches": ("relu", 2, tl.SGD(0.8, batch_size=150, reuse=tl.Reused(1.0))),
     "relu, repeated": ("relu", 2, tl.SGD(0.8, batch_size=300, reuse=tl.Repeated(3), momentum=0.5)),
     "erf, look-ahead": ("erf", 2, tl.SGD(0.8, batch_size=300, reuse=tl.LookAhead(2.0))),
+    "erf, sphere, projected gradients": (
+        "erf",
+        2,
+        tl.SGD(3.0, reuse=tl.Reused(1.5), constraint=tl.Sphere(riemannian=True)),
+    ),
     "erf, sphere, heavy ball": (
         "erf",
         2,

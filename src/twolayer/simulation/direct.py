@@ -107,9 +107,10 @@ class DirectSGD(AbstractDescription):
     draws
         The precision in which fresh inputs are drawn.
     backend
-        ``"native"`` runs native code on a CPU or one kernel on a GPU; it covers fresh Gaussian inputs
-        in single precision and up to sixteen fields, and all other cases fall back to ``"xla"``, which covers
-        everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a short run.
+        ``"native"`` runs native code on a CPU or one kernel on a GPU; it covers fresh Gaussian inputs in single
+        precision and up to sixteen fields without projected gradients, and all other cases fall back to ``"xla"``,
+        which covers everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a
+        short run.
     """
 
     draws: str = static(choice("draws", ("single", "double")), default="single")

@@ -25,6 +25,7 @@ from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
+from twolayer.training.update import projected
 
 NEEDED = ("excess_risk", "phi_hd")
 # Replicas computed at once, which bounds the memory for the points of an engine.
@@ -82,7 +83,8 @@ def map_step(
         \tfrac1p D_a (\varphi^{HD})^{1/2} \Big], \qquad a^+ = a - \kappa\gamma_d\,\partial_a \mathcal R
 
     which contains :math:`v\,\Omega^{-1} v^T` as a square and keeps Q positive at any overlaps, singular ones included.
-    The rows are brought back to their ``lengths`` on the sphere, by the full root. A method with a memory takes the
+    The rows are brought back to their ``lengths`` on the sphere, by the full root; in the Riemannian variant the moves
+    lose their parts along the rows before. A method with a memory takes the
     gradient where it asks for it and applies its own step to these coordinates, the noise being in new directions.
 
     Parameters
@@ -146,6 +148,8 @@ def map_step(
     # The noise of the batch is in directions of its own.
     W = jnp.concatenate([(1.0 - training.weight_decay * rate) * Y[-p:], jnp.zeros_like(noise)], axis=1)
     move = jnp.concatenate([dM, dL, noise], axis=1)
+    if training.is_riemannian:  # the noise is in directions orthogonal to the weights
+        move = projected(jnp.concatenate([Y[-p:], jnp.zeros_like(noise)], axis=1), move)
     if training.has_momentum:
         memory = jnp.concatenate([Y[:-p], jnp.zeros((len(Y) - p, p))], axis=1)
         W, V = training.method.advance(W, memory, move)
@@ -222,6 +226,11 @@ class BatchMap(AbstractDescription):
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
         reason = refusal(problem, training, self.engine, NEEDED, methods="isotropic")
+        if not reason and self.finite and training.is_riemannian:
+            reason = (
+                "the exact mean of a step (`finite`) is known for gradients that are not projected, but "
+                f"`training.constraint` is {training.constraint}; use finite=False."
+            )
         if reason:
             return Applies(False, Exactness.LIMIT_BATCH, reason)
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))

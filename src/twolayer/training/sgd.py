@@ -109,11 +109,21 @@ class Free(AbstractConstraint):
 
 @register
 class Sphere(AbstractConstraint):
-    """Every row is scaled back to its initial length after each step.
+    r"""Every row is scaled back to its initial length after each step.
 
     In a `Schedule` on fresh samples this is the length at the beginning of the phase. On a fixed set it is the length
     at the start of the schedule.
+
+    Parameters
+    ----------
+    riemannian
+        Whether the gradient of a step loses its part along the row before the step is taken,
+        :math:`g_j - \frac{g_j \cdot w_j}{w_j \cdot w_j} w_j`. Steps differ at second order in the learning rate: in the
+        limits of small steps (`SaadSolla`, `SDE`, `MeanField`, `HDMF`) both variants are the same, with giant steps
+        (`BatchMap`, `DMFT`) and at finite d they are not.
     """
+
+    riemannian: bool = static(flag("riemannian"), default=False)
 
 
 @register
@@ -177,6 +187,11 @@ class SGD(eqx.Module):
     def is_spherical(self) -> bool:
         """Whether the rows keep their length."""
         return isinstance(self.constraint, Sphere)
+
+    @property
+    def is_riemannian(self) -> bool:
+        """Whether the gradient is projected on the tangent space of the sphere before each step of the first layer."""
+        return isinstance(self.constraint, Sphere) and self.constraint.riemannian and self.trains_first
 
     @property
     def is_fresh(self) -> bool:
