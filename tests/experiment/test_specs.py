@@ -99,6 +99,7 @@ def test_run_spec_compares_what_is_asked():
             lambda spec: spec.training.constraint,
             tl.Sphere(riemannian=True),
         ),
+        ("problem.loss=Correlation", lambda spec: spec.problem.loss, tl.Correlation()),
         ("run.save=[0.1, 0.2]", lambda spec: spec.ask.save, (0.1, 0.2)),
         ("run.descriptions=SaadSolla", lambda spec: len(spec.descriptions), 1),
         ("run.risk_threshold=0.1", lambda spec: spec.ask.risk_threshold, 0.1),

@@ -225,7 +225,7 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> dict[str, Ar
         risk = jnp.zeros(())
         X, y = _fixed_set(problem, frozen)
         if y.shape[0]:
-            risk = batch_loss(problem, W, a, X, y) / y.shape[0]
+            risk = jnp.sum(problem.loss.error(y, problem.student(X @ W.T, a))) / y.shape[0]
         return {"Q": W @ W.T, "M": W @ frozen.W_star.T, "a": a, "risk": risk}
 
     return jax.vmap(one)(weights, frozen)

@@ -11,11 +11,12 @@ from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risks_of
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import largest
+from twolayer.theory.motion.scope import loss_refusal
 from twolayer.theory.reuse.frame import gradients_per_step, stepper
 from twolayer.theory.reuse.sobol import Net, scrambled_net
 from twolayer.theory.reuse.typical_samples import Batches, Layout, TypicalSamples, coordinates_needed, make_cloud
@@ -199,8 +200,8 @@ def _refusal(problem: Problem, training: SGD) -> str:
     """Why the theory does not apply; empty if it does."""
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
-    if not isinstance(problem.loss, Square):
-        return f"it describes the square loss, but `problem.loss` is {problem.loss}."
+    if other := loss_refusal(problem):
+        return other
     batch = training.samples_per_step(problem)
     if batch < LEAST_RATIO * problem.d:
         return (
