@@ -35,6 +35,7 @@ from twolayer.problem import AbstractActivation as AbstractActivation
 from twolayer.problem import AbstractTarget as AbstractTarget
 from twolayer.problem import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem import Committee as Committee
+from twolayer.problem import Correlation as Correlation
 from twolayer.problem import Custom as Custom
 from twolayer.problem import Gaussian as Gaussian
 from twolayer.problem import GivenOverlaps as GivenOverlaps

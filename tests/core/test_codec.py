@@ -73,14 +73,16 @@ def problems(draw):
 
 @st.composite
 def trainings(draw):
-    alpha = positive.map(lambda alpha: {"kind": "Reused", "alpha": alpha})
+    reused = st.fixed_dictionaries(
+        {"kind": st.just("Reused"), "alpha": positive}, optional={"replacement": st.booleans()}
+    )
     ratio = st.floats(0.0, 3.0).map(lambda ratio: {"kind": "Both", "ratio": ratio})
     return {
         "learning_rate": draw(positive),
         "batch_size": draw(st.none() | st.integers(1, 1000)),
-        "reuse": draw(st.just("Fresh") | alpha),
+        "reuse": draw(st.just("Fresh") | reused),
         "layers": draw(st.just("First") | ratio),
-        "constraint": draw(st.sampled_from(["Free", "Sphere"])),
+        "constraint": draw(st.sampled_from(["Free", "Sphere", {"kind": "Sphere", "riemannian": True}])),
         "weight_decay": draw(st.floats(0.0, 1.0)),
         "momentum": draw(st.floats(0.0, 0.99)),
     }

@@ -35,7 +35,7 @@ def test_names_are_suggested_by_spelling_initials_and_parts():
         (lambda: tl.SGD(lr=0.1), "`SGD` has no argument 'lr': did you mean 'learning_rate'"),
         (lambda: tl.SGD(), "`SGD` cannot be called in this way: missing a required argument: 'learning_rate'"),
         (lambda: tl.Student(p=1, activation="erf", width=2), "`Student` has no argument 'width'"),
-        (lambda: tl.Sphere(radius=2), "`Sphere` has no argument 'radius': it takes none"),
+        (lambda: tl.Free(radius=2), "`Free` has no argument 'radius': it takes none"),
         (lambda: tl.evolve(None, None, None, threshold=0.1), "'threshold': did you mean '.*thresh"),
         (lambda: tl.compare(None, None, [], replica=3), "did you mean 'replicas'"),
         (lambda: tl.explain(), "`explain` cannot be called in this way"),

@@ -88,7 +88,18 @@ def test_run_spec_compares_what_is_asked():
         ('problem.student.activation="relu"', lambda spec: type(spec.problem.student.activation).__name__, "Relu"),
         ("problem.start.norm=0.5", None, None),
         ("problem.start={kind='RandomStart', norm=0.5}", lambda spec: spec.problem.start.norm, 0.5),
+        (
+            "training.reuse={kind='Reused', alpha=2.0, replacement=false}",
+            lambda spec: spec.training.reuse,
+            tl.Reused(2.0, replacement=False),
+        ),
         ("training.constraint=Sphere", lambda spec: spec.training.is_spherical, True),
+        (
+            "training.constraint={kind='Sphere', riemannian=true}",
+            lambda spec: spec.training.constraint,
+            tl.Sphere(riemannian=True),
+        ),
+        ("problem.loss=Correlation", lambda spec: spec.problem.loss, tl.Correlation()),
         ("run.save=[0.1, 0.2]", lambda spec: spec.ask.save, (0.1, 0.2)),
         ("run.descriptions=SaadSolla", lambda spec: len(spec.descriptions), 1),
         ("run.risk_threshold=0.1", lambda spec: spec.ask.risk_threshold, 0.1),

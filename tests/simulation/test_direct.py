@@ -24,7 +24,9 @@ def slope(x):
     return np.sqrt(2 / np.pi) * np.exp(-(x**2) / 2)
 
 
-def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, beta=0.0, times=1, ahead=0.0):
+def numpy_sgd(
+    W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, beta=0.0, times=1, ahead=0.0, projects=False
+):
     """SGD on an erf committee as the papers write it: gradients by hand, one batch after the other."""
     W, a, V = W.copy(), a.copy(), np.zeros_like(W)
     p, d = W.shape
@@ -37,6 +39,8 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
             lam = z @ (W + ahead / (p * d) * a[:, None] * ((slope(lam) * eps[:, None]).T @ z)).T
         eps = y - sigma(lam) @ a / p
         move = gamma / (p * d) * a[:, None] * ((slope(lam) * eps[:, None]).T @ z)
+        if projects:
+            move = move - (np.sum(move * W, axis=1) / np.sum(W * W, axis=1))[:, None] * W
         V = beta * V + move
         a = a + kappa * gamma / (p * d) * sigma(lam).T @ eps
         W = (1 - gamma * n_b / d * decay) * W + V
@@ -60,6 +64,10 @@ def numpy_sgd(W, W_star, a, batches, gamma, kappa=0.0, sphere=False, decay=0.0, 
             marks=pytest.mark.long,
         ),
         (tl.SGD(1.3, batch_size=2, reuse=tl.Repeated(2), momentum=0.6), {"times": 2, "beta": 0.6}),
+        (
+            tl.SGD(1.3, batch_size=2, constraint=tl.Sphere(riemannian=True), momentum=0.6),
+            {"sphere": True, "beta": 0.6, "projects": True},
+        ),
         (tl.SGD(1.3, reuse=tl.LookAhead(-2.0), layers=tl.Both(0.7)), {"ahead": -2.0, "kappa": 0.7}),
     ],
 )
@@ -82,7 +90,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     np.testing.assert_allclose(final.a[0], a_np, atol=2e-6)
     advance, name = tl.DirectSGD(backend="native")._driver(*as_data((problem, training)), 0)
     native = advance(weights, frozen, np.asarray(0), np.asarray(steps))
-    assert name == ("native" if training.is_fresh else "xla")
+    assert name == ("native" if training.is_fresh and not training.is_riemannian else "xla")
     np.testing.assert_allclose(native.W[0], W_np, atol=2e-6)
     np.testing.assert_allclose(native.a[0], a_np, atol=2e-6)
 
@@ -224,3 +232,39 @@ def test_divergence_is_a_status_with_its_time_and_keeps_what_came_before():
 def test_a_batch_larger_than_the_reused_set_is_refused():
     with pytest.raises(tl.InvalidInput, match="reused set has 20 samples"):
         tl.evolve(small_problem(), tl.SGD(1.0, batch_size=30, reuse=tl.Reused(0.5)), tl.DirectSGD(), until=10.0)
+
+
+@pytest.mark.parametrize(("batch", "block"), [(4, 4), (5, 2**14)])
+def test_an_epoch_uses_every_sample_once(batch, block, monkeypatch):
+    """Twelve orthogonal inputs and a linear neuron: each entry of the weights tells how often its sample was used.
+
+    A sample moves its entry by the fraction gamma / d of the way to its label. Batches of 4 are summed in parts of
+    three samples; batches of 5 leave two samples out of each epoch.
+    """
+    n, gamma = 12, 3.0
+    labels = np.arange(1.0, n + 1.0)
+    problem = tl.Problem(tl.Labels(), tl.Student(1, "linear"), tl.Samples(np.eye(n), labels))
+    training = tl.SGD(gamma, batch_size=batch, reuse=tl.Reused(1.0, replacement=False))
+    monkeypatch.setattr(direct, "BLOCK_NUMBERS", block)
+    monkeypatch.setattr(direct, "PART_NUMBERS", 3 * n)
+    jax.clear_caches()
+    plan = make_plan(problem, training, Ask(until=5.0, save=2, replicas=8, seed=0))
+    weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
+    per_epoch, uses = n // batch, []
+    assert training.steps_per_epoch(problem) == per_epoch
+    for step in range(3 * per_epoch):
+        after = direct._advance("single", problem, training, weights, frozen, np.asarray(step), np.asarray(step + 1))
+        left = (labels - np.asarray(after.W[:, 0])) / (labels - np.asarray(weights.W[:, 0]))
+        uses.append(np.log(left) / np.log(1.0 - gamma / n))
+        weights = after
+    uses = np.array(uses).reshape(3, per_epoch, 8, n)
+    np.testing.assert_allclose(uses, np.rint(uses), atol=1e-9)
+    np.testing.assert_allclose(uses.sum(axis=-1), batch, atol=1e-9)
+    per_sample = np.rint(uses.sum(axis=1))
+    assert per_sample.max() == 1 and np.all(per_sample.sum(axis=-1) == per_epoch * batch)
+    # Another order in each epoch and in each replica, and the same steps however a run is cut.
+    assert len({order.tobytes() for order in np.rint(np.moveaxis(uses, 2, 1)).reshape(24, -1)}) == 24
+    again, _ = direct._prepare("single", problem, training, plan.starts, plan.keys)
+    at_once = direct._advance("single", problem, training, again, frozen, np.asarray(0), np.asarray(3 * per_epoch))
+    np.testing.assert_allclose(at_once.W, weights.W, atol=1e-12)
+    jax.clear_caches()

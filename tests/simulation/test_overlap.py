@@ -175,6 +175,8 @@ def direct(problem, training, W, W_star, steps, replicas, seed):
                 if isinstance(training.reuse, tl.LookAhead):
                     at = w + training.reuse.rate / d * gradients(w, a)[0]
                 by_w, by_a = gradients(at, a)
+                if training.is_riemannian:
+                    by_w = by_w - (np.sum(by_w * w, axis=2) / np.sum(w * w, axis=2))[:, :, None] * w
                 v = float(training.momentum) * v + rate * by_w
                 w = (1 - float(training.weight_decay) * rate * batch) * w + v
                 if training.is_spherical:
@@ -234,6 +236,7 @@ def make(activation, p, k, d, **choices):
     return problem, tl.SGD(**choices), W, W_star
 
 
+RIEMANNIAN = tl.Sphere(riemannian=True)
 SETTINGS = [
     ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "native", marks=pytest.mark.long),
@@ -291,6 +294,35 @@ SETTINGS = [
         marks=pytest.mark.long,
     ),
     ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6}, "xla"),
+    ("erf", 2, 1, 20, {"learning_rate": 6.0, "constraint": RIEMANNIAN, "layers": tl.Both(0.7)}, "native"),
+    ("erf", 2, 2, 12, {"learning_rate": 3.0, "batch_size": 4, "constraint": RIEMANNIAN, "momentum": 0.6}, "xla"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 6.0, "momentum": 0.6, "weight_decay": 0.3, "constraint": RIEMANNIAN},
+        "native",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        "square",
+        2,
+        1,
+        40,
+        {"learning_rate": 0.3, "reuse": tl.Repeated(2), "constraint": RIEMANNIAN},
+        "native",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 3.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "constraint": RIEMANNIAN},
+        "xla",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 

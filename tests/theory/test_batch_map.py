@@ -42,6 +42,18 @@ def test_large_batches_follow_it(is_free, check_mean):
     check_mean(runs, after(5, problem, training, tl.BatchMap())[0])
 
 
+def test_projected_gradients_make_another_map(check_mean):
+    """Four giant steps at d = 400, 64 runs: both variants of the sphere follow their own map, and not the other one."""
+    problem = erf_committee(d=400, noise=0.1, start=no_symmetry())
+    trainings = [tl.SGD(6.0, batch_size=800, constraint=tl.Sphere(riemannian=projects)) for projects in (False, True)]
+    maps = [after(4, problem, training, tl.BatchMap())[0] for training in trainings]
+    runs = [after(4, problem, training, tl.OverlapSGD(), replicas=64) for training in trainings]
+    for own, sample in zip(maps, runs, strict=True):
+        check_mean(sample, own)
+    errors = np.std(runs, axis=1, ddof=1)[:, :4] / 8.0
+    assert np.all(np.max(np.abs(maps[1] - maps[0])[:4] / errors, axis=1) > 20)
+
+
 @pytest.mark.long
 def test_single_runs_and_their_mean_approach_it_as_batches_grow():
     """At d = n_b / 2 a run deviates by order n_b^(-1/2), the mean of 20,000 runs by order 1/n_b."""
@@ -131,12 +143,17 @@ def test_a_step_is_the_printed_formula_at_any_overlaps(target):
 # ---------------------------------------------------------------------------------------------------- its limits
 
 
-def test_small_batches_are_the_ode_in_steps():
-    """At d / n_b to infinity and given gamma the map approaches the ODE, whose solution is known, at order n_b / d."""
+@pytest.mark.parametrize("projects", [False, True])
+def test_small_batches_are_the_ode_in_steps(projects):
+    """At d / n_b to infinity and given gamma the map approaches the ODE, whose solution is known, at order n_b / d.
+
+    The ODE is the same whether gradients are projected or not.
+    """
     gaps = []
     for d in (100, 400):
         problem = phase_retrieval(0.3, d=d, noise=0.1)
-        run = tl.evolve(problem, tl.SGD(0.1, constraint=tl.Sphere()), tl.BatchMap(), until=0.6, save=[0.6])
+        training = tl.SGD(0.1, constraint=tl.Sphere(riemannian=projects))
+        run = tl.evolve(problem, training, tl.BatchMap(), until=0.6, save=[0.6])
         gaps.append(abs(run.M.values.item(-1) ** 2 - squared_overlap(0.3, 0.1, 0.1, 0.6)))
     assert gaps[0] > 1e-4
     assert np.log(gaps[1] / gaps[0]) / np.log(4) == pytest.approx(-1.0, abs=0.05)
@@ -264,3 +281,10 @@ def test_what_it_does_not_describe_is_refused():
         tl.evolve(erf_committee(d=50), tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.BatchMap(), until=2.0)
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), loss=Quartic())
     assert "square loss" in tl.BatchMap().applies(problem, tl.SGD(1.0)).statement
+    problem, training = erf_committee(d=50), tl.SGD(1.0, constraint=tl.Sphere(riemannian=True))
+    assert tl.BatchMap().applies(problem, training).ok
+    assert "not projected" in tl.BatchMap(finite=True).applies(problem, training).statement
+    assert tl.SDE().applies(problem, training).ok
+    assert "not projected" in tl.SDE(corrections=True).applies(problem, training).statement
+    with pytest.raises(tl.NotApplicable, match="not projected"):
+        tl.fluctuations(problem, training, [0.0, 1.0])

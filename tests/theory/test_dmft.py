@@ -8,7 +8,7 @@ import twolayer as tl
 from twolayer.expectation.qmc import T_QUANTILE, sobol
 from twolayer.problem import AbstractLoss
 from twolayer.theory.reuse.sobol import BITS, scrambled_net, uniforms
-from twolayer.theory.reuse.typical_samples import poisson
+from twolayer.theory.reuse.typical_samples import Batches, counts_of, poisson
 
 
 def along(problem, training, description, steps, replicas=1, **options):
@@ -271,6 +271,11 @@ MORE = {
     "relu, mini-batches": ("relu", 2, tl.SGD(0.8, batch_size=150, reuse=tl.Reused(1.0))),
     "relu, repeated": ("relu", 2, tl.SGD(0.8, batch_size=300, reuse=tl.Repeated(3), momentum=0.5)),
     "erf, look-ahead": ("erf", 2, tl.SGD(0.8, batch_size=300, reuse=tl.LookAhead(2.0))),
+    "erf, sphere, projected gradients": (
+        "erf",
+        2,
+        tl.SGD(3.0, reuse=tl.Reused(1.5), constraint=tl.Sphere(riemannian=True)),
+    ),
     "erf, sphere, heavy ball": (
         "erf",
         2,
@@ -294,6 +299,23 @@ def agrees(check_mean, activation, p, training, d, replicas, steps, target=None)
 def test_direct(name, check_mean):
     """Single runs scatter, and their mean is shifted by 1/d: 48 runs at d = 300 see both only as noise."""
     agrees(check_mean, *SETTINGS[name], d=300, replicas=48, steps=4)
+
+
+@pytest.mark.parametrize("batch", [500, pytest.param(400, marks=pytest.mark.long)])
+def test_epochs(batch, check_mean):
+    """Two epochs and a step at d = 1000: batches that divide the set of 1500 samples, or that leave 300 of them over.
+
+    Draws with replacement would be far away.
+    """
+    problem, steps = two_index("erf", d=1000), 2 * (1500 // batch) + 1
+    trainings = [tl.SGD(1.5, batch_size=batch, reuse=tl.Reused(1.5, replacement=other)) for other in (False, True)]
+    theory, other = (along(problem, training, tl.DMFT(samples=2**17), steps) for training in trainings)
+    runs = along(problem, trainings[0], tl.DirectSGD(), steps, replicas=32, seed=1)
+    for name in ("M", "Q", "risk", "training_risk"):
+        check_mean(runs[name].values[:, 1:], theory[name].values[0, 1:], name)
+    risks = runs.training_risk.values[:, -1]
+    error = risks.std(ddof=1) / np.sqrt(len(risks))
+    assert abs(risks.mean() - other.training_risk.values[0, -1]) > 20 * error
 
 
 @pytest.mark.long
@@ -458,6 +480,16 @@ def test_divergence_is_reported():
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
+
+
+def test_a_sample_is_in_one_batch_of_an_epoch():
+    """Three batches of 30% of the set: in each epoch a sample is in each with this probability, or left over."""
+    u = scrambled_net(2, 12, seed=0)
+    counts = np.asarray(counts_of(Batches(0.3, 3), uniforms(u, 12), 5))
+    assert counts.shape == (5, 2**12) and np.all(np.isin(counts, [0.0, 1.0]))
+    np.testing.assert_allclose(counts.mean(axis=1), 0.3, atol=2e-3)
+    assert counts[:3].sum(axis=0).max() == 1.0 and counts[3:].sum(axis=0).max() == 1.0
+    np.testing.assert_allclose(np.mean(counts[0] * counts[3]), 0.09, atol=5e-3)
 
 
 def test_counts_have_the_law_of_poisson():

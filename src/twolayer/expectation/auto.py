@@ -17,7 +17,7 @@ from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.closed.waves import Waves
-from twolayer.expectation.moments import MOMENTS, Moments
+from twolayer.expectation.moments import FORCES, MOMENTS, Moments, opposed_weights
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
@@ -26,7 +26,7 @@ from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
-from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.problem import Correlation, Gaussian, Overlaps, Problem
 from twolayer.specification.fields import number, static
 from twolayer.specification.registry import register
 
@@ -70,12 +70,18 @@ class Chosen(eqx.Module):
         return next(engine for engine, names in zip(self.engines, self.serves, strict=True) if moment in names)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-        """Return the wanted moments at the overlaps, computed by their engines."""
+        """Return the wanted moments at the overlaps, computed by their engines.
+
+        The correlation loss has the forces of a student whose output is zero.
+        """
         values: dict[str, Array] = {}
+        silent = Overlaps(overlaps.Q, overlaps.M, overlaps.P, opposed_weights(problem, overlaps.a))
         for engine, names in zip(self.engines, self.serves, strict=True):
             served = tuple(name for name in wanted if name in names)
-            if served:
-                values |= engine.parts(problem, overlaps, served)
+            forces = tuple(name for name in served if name in FORCES and isinstance(problem.loss, Correlation))
+            others = tuple(name for name in served if name not in forces)
+            values |= engine.parts(problem, silent, forces) if forces else {}
+            values |= engine.parts(problem, overlaps, others) if others else {}
         return {name: values[name] for name in wanted}
 
     def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:

@@ -1,9 +1,9 @@
 r"""The Gaussian moments that theories of one-pass training need.
 
-Fields :math:`\ell = (\lambda, \lambda^\star) \sim N(0, \Omega)`, displacement :math:`\mathcal E = f(\lambda^\star) - s`
-(the label noise is integrated analytically). The moments are computed in three ways: from a cloud of weighted points in
-the fields; from integrals over few units if the target is a sum of units; and from those of the student together with
-integrals over the target if it is not.
+Fields :math:`\ell = (\lambda, \lambda^\star) \sim N(0, \Omega)`, displacement :math:`\mathcal E = f(\lambda^\star) -
+s`, or :math:`f(\lambda^\star)` for the correlation loss (the label noise is integrated analytically). The moments are
+computed in three ways: from a cloud of weighted points in the fields; from integrals over few units if the target is a
+sum of units; and from those of the student together with integrals over the target if it is not.
 """
 
 from typing import NamedTuple
@@ -15,11 +15,13 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.core.types import Numbers
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Correlation, Overlaps, Problem
 from twolayer.training import SGD
 
 # In the order of difficulty, since the number of fields in one integral grows from k + 1 to k + 3.
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
+# Those that contain the output of the student through the displacement alone.
+FORCES = ("chi", "v", "phi_hd")
 # The covariance of the increments involves all fields at once.
 ALL = (*MOMENTS, "covariance")
 
@@ -92,6 +94,11 @@ def unit_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " n"]:
 def student_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p"]:
     r"""Return the weights c in :math:`s = \sum_j c_j \sigma(\lambda_j)`."""
     return a * problem.student.scale
+
+
+def opposed_weights(problem: Problem, a: Float[Array, " p"]) -> Float[Array, " p"]:
+    """Return the output weights with which the student enters the displacement: zero for the correlation loss."""
+    return jnp.zeros_like(a) if isinstance(problem.loss, Correlation) else a
 
 
 def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Numbers) -> dict[str, Array]:
@@ -168,7 +175,7 @@ def increment_parts(
     """
     p = problem.p
     lam, lam_star = fields[:, :p], fields[:, p:]
-    eps = problem.target(lam_star) + noise - problem.student(lam, a)
+    eps = problem.loss.displacement(problem.target(lam_star) + noise, problem.student(lam, a))
     force = a[None, :] * problem.student.activation.derivative(lam) * eps[:, None]
     rows, columns = np.triu_indices(p)
     drift_M = force[:, :, None] * lam_star[:, None, :]

@@ -75,7 +75,7 @@ def scalings(leap: int, generative: int | None, giant: list[str], reused: list[s
     if leap >= 2:
         rows.append(
             Scaling(
-                f"fresh batches n_b = {power(max(exponent, 1.0))}, correlation loss",
+                f"fresh batches n_b = {power(max(exponent, 1.0))}, loss=Correlation()",
                 "log d" if has_log else "1",
                 samples,
                 0.0,

@@ -7,6 +7,7 @@ from twolayer.problem.inputs import AbstractInputs as AbstractInputs
 from twolayer.problem.inputs import Gaussian as Gaussian
 from twolayer.problem.inputs import Samples as Samples
 from twolayer.problem.losses import AbstractLoss as AbstractLoss
+from twolayer.problem.losses import Correlation as Correlation
 from twolayer.problem.losses import Square as Square
 from twolayer.problem.overlaps import Overlaps as Overlaps
 from twolayer.problem.overlaps import embed as embed

@@ -40,7 +40,8 @@ class Problem(eqx.Module):
     .. math:: y = f(\lambda^\star) + \sqrt{\Delta}\,\xi, \qquad s(z) = \frac1p \sum_j a_j\,\sigma(\lambda_j), \qquad
               \lambda = W z,\ \lambda^\star = W^\star z
 
-    ``noise`` is the variance :math:`\Delta` of the label noise.
+    ``noise`` is the variance :math:`\Delta` of the label noise; ``loss`` is `Square`, the default, `Correlation`, or a
+    loss of your own.
     """
 
     target: AbstractTarget = leaf(_as_target)
@@ -49,7 +50,9 @@ class Problem(eqx.Module):
     start: AbstractStart = leaf(
         instance("start", AbstractStart, "a start such as RandomStart()"), default_factory=RandomStart
     )
-    loss: AbstractLoss = leaf(instance("loss", AbstractLoss, "a loss such as Square()"), default_factory=Square)
+    loss: AbstractLoss = leaf(
+        instance("loss", AbstractLoss, "a loss such as Square() or Correlation()"), default_factory=Square
+    )
     noise: Any = leaf(number("noise", low=0.0, high=MAX_LENGTH**2), default=0.0)
 
     def __check_init__(self):

@@ -107,9 +107,10 @@ class DirectSGD(AbstractDescription):
     draws
         The precision in which fresh inputs are drawn.
     backend
-        ``"native"`` runs native code on a CPU or one kernel on a GPU; it covers fresh Gaussian inputs
-        in single precision and up to sixteen fields, and all other cases fall back to ``"xla"``, which covers
-        everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a short run.
+        ``"native"`` runs native code on a CPU or one kernel on a GPU; it covers fresh Gaussian inputs in single
+        precision and up to sixteen fields without projected gradients, and all other cases fall back to ``"xla"``,
+        which covers everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a
+        short run.
     """
 
     draws: str = static(choice("draws", ("single", "double")), default="single")
@@ -222,14 +223,19 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> dict[str, Ar
     def one(weights: Weights, frozen: Frozen) -> dict[str, Array]:
         W, _, a = weights
         risk = jnp.zeros(())
-        X, y = frozen.X, frozen.y
-        if isinstance(problem.inputs, Samples):
-            X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+        X, y = _fixed_set(problem, frozen)
         if y.shape[0]:
-            risk = batch_loss(problem, W, a, X, y) / y.shape[0]
+            risk = jnp.sum(problem.loss.error(y, problem.student(X @ W.T, a))) / y.shape[0]
         return {"Q": W @ W.T, "M": W @ frozen.W_star.T, "a": a, "risk": risk}
 
     return jax.vmap(one)(weights, frozen)
+
+
+def _fixed_set(problem: Problem, frozen: Frozen) -> tuple[Array, Array]:
+    """Inputs and labels of the samples that are used again; none when samples are fresh draws."""
+    if isinstance(problem.inputs, Samples):
+        return jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+    return frozen.X, frozen.y
 
 
 def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
@@ -263,15 +269,55 @@ def _draw(
     if training.set_size(problem) is None:
         z = jax.random.normal(data, (*shape, problem.d), jnp.float64)
         return z, _labels(problem, frozen.W_star, z, jax.random.fold_in(data, int(Purpose.LABEL_NOISE)))
-    if isinstance(problem.inputs, Samples):
-        X, y = jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
-    else:
-        X, y = frozen.X, frozen.y
+    X, y = _fixed_set(problem, frozen)
     if training.batch_size is None:  # the whole set; samples beyond its end have weight zero
         rows = jnp.broadcast_to(jnp.minimum(samples, X.shape[0] - 1), shape)
     else:
         rows = jax.random.randint(data, shape, 0, X.shape[0])
     return X[rows], y[rows]
+
+
+_GradientOf = Callable[[Weights], tuple[Array, Array]]
+
+
+def _gradient(
+    problem: Problem, weights: Weights, z: Array, y: Array, counts: Array | float = 1.0
+) -> tuple[Array, Array]:
+    """The gradient of the loss summed over some samples, with respect to both layers."""
+
+    def loss(W: Array, a: Array) -> Array:
+        return batch_loss(problem, W, a, z, y, counts)
+
+    return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
+
+
+def _in_parts(
+    problem: Problem, layout: _Layout, take: Callable[[Array], tuple[Array, Array]], weights: Weights
+) -> tuple[Array, Array]:
+    """The gradient over a batch, summed in parts; ``take`` returns inputs and labels of the samples of given number."""
+
+    def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+        samples = number * layout.part_size + jnp.arange(layout.part_size)
+        z, y = take(samples)
+        inside = (samples < layout.batch).astype(jnp.float64)
+        return jax.tree.map(jnp.add, total, _gradient(problem, weights, z.astype(jnp.float64), y, inside))
+
+    return jax.lax.fori_loop(0, layout.parts, part, (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a)))
+
+
+def _updates(problem: Problem, training: SGD, weights: Weights, frozen: Frozen, gradient: _GradientOf) -> Weights:
+    """All updates on one batch, given a function that computes its gradient at any weights."""
+
+    def follow(weights: Weights) -> Weights:
+        wanted = queried(training, weights)
+        step_gradient = gradient(wanted)
+        if isinstance(training.reuse, LookAhead):
+            step_gradient = gradient(looked_ahead(problem, training.reuse.rate, wanted, step_gradient))
+        return update(problem, training, weights, frozen.lengths, step_gradient)
+
+    if isinstance(training.reuse, Repeated):
+        return jax.lax.fori_loop(0, training.reuse.times, lambda _, weights: follow(weights), weights)
+    return follow(weights)
 
 
 @eqx.filter_jit
@@ -282,60 +328,44 @@ def _advance(
 
     The result does not depend on how a run is cut.
     """
-    layout = _layout(problem, training)
-
-    def gradient(weights: Weights, z: Array, y: Array, counts: Array | float = 1.0) -> tuple[Array, Array]:
-        def loss(W: Array, a: Array) -> Array:
-            return batch_loss(problem, W, a, z, y, counts)
-
-        return jax.grad(loss, argnums=(0, 1))(weights.W, weights.a)
-
-    def updates(weights: Weights, frozen: Frozen, gradient: Callable[[Weights], tuple[Array, Array]]) -> Weights:
-        """All updates on one batch, given a function that computes its gradient at any weights."""
-
-        def follow(weights: Weights) -> Weights:
-            wanted = queried(training, weights)
-            step_gradient = gradient(wanted)
-            if isinstance(training.reuse, LookAhead):
-                step_gradient = gradient(looked_ahead(problem, training.reuse.rate, wanted, step_gradient))
-            return update(problem, training, weights, frozen.lengths, step_gradient)
-
-        if isinstance(training.reuse, Repeated):
-            return jax.lax.fori_loop(0, training.reuse.times, lambda _, weights: follow(weights), weights)
-        return follow(weights)
+    layout, epoch = _layout(problem, training), training.steps_per_epoch(problem)
+    length = epoch or (layout.steps_per_block if layout.parts == 1 else 1)  # steps whose samples are chosen together
+    updates, in_parts = partial(_updates, problem, training), partial(_in_parts, problem, layout)
 
     def steps_of_a_block(weights: Weights, frozen: Frozen, index: Array) -> Weights:
-        first = index * layout.steps_per_block
-        z, y = _draw(
-            draws, problem, training, frozen, first + jnp.arange(layout.steps_per_block), jnp.arange(layout.batch)
-        )
+        first = index * length
+        z, y = _draw(draws, problem, training, frozen, first + jnp.arange(length), jnp.arange(layout.batch))
 
         def step(s: Array, weights: Weights) -> Weights:
             inputs = z[s].astype(jnp.float64)
-            return updates(weights, frozen, lambda weights: gradient(weights, inputs, y[s]))
+            return updates(weights, frozen, lambda weights: _gradient(problem, weights, inputs, y[s]))
 
-        low, high = jnp.maximum(before - first, 0), jnp.minimum(after - first, layout.steps_per_block)
+        low, high = jnp.maximum(before - first, 0), jnp.minimum(after - first, length)
         return jax.lax.fori_loop(low, high, step, weights)
 
     def step_in_parts(weights: Weights, frozen: Frozen, index: Array) -> Weights:
-        def part(weights: Weights, number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
-            samples = number * layout.part_size + jnp.arange(layout.part_size)
+        def take(samples: Array) -> tuple[Array, Array]:
             z, y = _draw(draws, problem, training, frozen, index[None], samples)
-            inside = (samples < layout.batch).astype(jnp.float64)
-            part_gradient = gradient(weights, z[0].astype(jnp.float64), y[0], inside)
-            return jax.tree.map(jnp.add, total, part_gradient)
+            return z[0], y[0]
 
-        def whole(weights: Weights) -> tuple[Array, Array]:
-            zero = (jnp.zeros_like(weights.W), jnp.zeros_like(weights.a))
-            return jax.lax.fori_loop(0, layout.parts, partial(part, weights), zero)
+        return updates(weights, frozen, partial(in_parts, take))
 
-        return updates(weights, frozen, whole)
+    def steps_of_an_epoch(weights: Weights, frozen: Frozen, index: Array) -> Weights:
+        X, y = _fixed_set(problem, frozen)
+        order = jax.random.permutation(jax.random.fold_in(purpose_key(frozen.data, Purpose.DATA), index), len(y))
 
-    if layout.parts == 1:
-        first, last = before // layout.steps_per_block, -(-after // layout.steps_per_block)
-        body = steps_of_a_block
-    else:
-        first, last = before, after
-        body = step_in_parts
+        def step(s: Array, weights: Weights) -> Weights:
+            def take(samples: Array) -> tuple[Array, Array]:
+                # Samples beyond the end of the batch have weight zero.
+                rows = order[s * layout.batch + jnp.minimum(samples, layout.batch - 1)]
+                return X[rows], y[rows]
+
+            return updates(weights, frozen, partial(in_parts, take))
+
+        low, high = jnp.maximum(before - index * length, 0), jnp.minimum(after - index * length, length)
+        return jax.lax.fori_loop(low, high, step, weights)
+
+    body = steps_of_an_epoch if epoch else steps_of_a_block if layout.parts == 1 else step_in_parts
     replicas = jax.vmap(body, in_axes=(0, 0, None))
+    first, last = before // length, -(-after // length)
     return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, jnp.asarray(index)), weights)

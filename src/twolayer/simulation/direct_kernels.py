@@ -60,7 +60,7 @@ def written_out(problem: Problem, training: SGD) -> Steps | None:
     """One step as programs on scalars; None for problems that native code and kernels do not cover."""
     p, k, has_momentum = problem.p, problem.k, bool(training.has_momentum)
     is_fresh = isinstance(problem.inputs, Gaussian) and training.is_fresh and training.trains_first
-    if not is_fresh or not training.is_classical or p + k > MAX_FIELDS:
+    if not is_fresh or training.is_riemannian or not training.is_classical or p + k > MAX_FIELDS:
         return None
     word, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float64))
     row, target = (jax.ShapeDtypeStruct((size,), jnp.float64) for size in (p, k))

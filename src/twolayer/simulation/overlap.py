@@ -21,6 +21,7 @@ from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.methods import is_linear
+from twolayer.training.update import projected
 
 
 class State(NamedTuple):
@@ -74,7 +75,8 @@ def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None) ->
     columns = min(training.samples_per_step(problem), rest, *([p] if training.is_fresh else []))
     degrees = [rest - column for column in range(columns)]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
-    linear = not training.has_momentum or is_linear(training.method)
+    # A projection of the gradient depends on the weights, so that the step is not linear.
+    linear = not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
     return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside, linear, risk)
 
 
@@ -316,7 +318,10 @@ def added(
     k, r = star.shape[1], along.shape[1]
     none = jnp.zeros((setting.problem.p, 0)) if new is None else new
     Y = jnp.concatenate([state.M, state.L, jnp.zeros((setting.rows, none.shape[1]))], axis=1)
-    Y = advanced(setting, Y, jnp.concatenate([star, along, none], axis=1))
+    move = jnp.concatenate([star, along, none], axis=1)
+    if setting.training.is_riemannian:
+        move = projected(Y[-setting.problem.p :], move)
+    Y = advanced(setting, Y, move)
     L = Y[:, k:]
     return constrained(setting, State(Y[:, :k], lower(L) if L.shape[1] > r else L, state.a + da), lengths)
 

@@ -18,17 +18,23 @@ from twolayer.core.linalg import root
 from twolayer.description import ROW, AbstractDescription, Applies, Exactness, Plan, Record, Watch
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Correlation, Overlaps, Problem
 from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD
+from twolayer.training.update import projected
 
 NEEDED = ("excess_risk", "phi_hd")
 # Replicas computed at once, which bounds the memory for the points of an engine.
 TOGETHER = 256
+
+
+def needed(problem: Problem) -> tuple[str, ...]:
+    """The moments of a step; the average of the correlation loss takes one more."""
+    return (*NEEDED, "chi") if isinstance(problem.loss, Correlation) else NEEDED
 
 
 class Frame(NamedTuple):
@@ -82,7 +88,8 @@ def map_step(
         \tfrac1p D_a (\varphi^{HD})^{1/2} \Big], \qquad a^+ = a - \kappa\gamma_d\,\partial_a \mathcal R
 
     which contains :math:`v\,\Omega^{-1} v^T` as a square and keeps Q positive at any overlaps, singular ones included.
-    The rows are brought back to their ``lengths`` on the sphere, by the full root. A method with a memory takes the
+    The rows are brought back to their ``lengths`` on the sphere, by the full root; in the Riemannian variant the moves
+    lose their parts along the rows before. A method with a memory takes the
     gradient where it asks for it and applies its own step to these coordinates, the noise being in new directions.
 
     Parameters
@@ -90,7 +97,8 @@ def map_step(
     problem, training
         The problem and its training.
     engine
-        The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``.
+        The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``; for the correlation loss also
+        ``chi``, since :math:`E[-y s] = -\tfrac1p \sum_j a_j \chi_j` is differentiated in its place.
     P, lengths, frame
         Target-target overlaps, initial lengths of the rows, and the current weights.
     finite
@@ -103,9 +111,9 @@ def map_step(
 
     Notes
     -----
-    Assumes fresh samples and the square loss. On the sphere ``finite`` is the conditional mean before the rows are
-    brought back. Checked against: the overlap process at growing :math:`n_b`, its mean over one step at d = 10 with
-    three samples, a plain NumPy map, the ODE.
+    Assumes fresh samples and the square or the correlation loss. On the sphere ``finite`` is the conditional mean
+    before the rows are brought back. Checked against: the overlap process at growing :math:`n_b`, its mean over one
+    step at d = 10 with three samples, a plain NumPy map, the ODE.
 
     References
     ----------
@@ -115,18 +123,24 @@ def map_step(
     rate = training.learning_rate * n_b / d
     chol = jnp.linalg.cholesky(P)
 
-    def risk(M: Array, L: Array, a: Array) -> Array:
-        overlaps = Overlaps(M @ M.T + L @ L.T, M @ chol.T, P, a)
-        return engine.parts(problem, overlaps, ("excess_risk",))["excess_risk"]
+    def average(name: str, M: Array, L: Array, a: Array) -> Array:
+        return engine.parts(problem, Overlaps(M @ M.T + L @ L.T, M @ chol.T, P, a), (name,))[name]
+
+    def loss(M: Array, L: Array, a: Array) -> Array:
+        """The average of the loss, up to a constant."""
+        if isinstance(problem.loss, Correlation):
+            return -student_weights(problem, a) @ average("chi", M, L, a)
+        return average("excess_risk", M, L, a)
 
     Y, k, a = jnp.concatenate([frame.M, frame.L], axis=1), frame.M.shape[1], frame.a
     W = training.method.query(Y[-p:], Y[:-p]) if training.has_momentum else Y
     M, L = W[:, :k], W[:, k:]  # where the gradient is taken
-    value, slopes = jax.value_and_grad(risk, argnums=(0, 1, 2))(M, L, a)
+    value, slopes = jax.value_and_grad(loss, argnums=(0, 1, 2))(M, L, a)
     dM, dL = -rate * slopes[0], -rate * slopes[1]
     da = -training.layer_ratio * rate * slopes[2]
-    if not training.is_classical:  # the method may look at other weights than the current ones
-        value = risk(frame.M[-p:], frame.L[-p:], a)
+    # The loss may be another one than that of the risk, and a method may look at other weights than the current ones.
+    if isinstance(problem.loss, Correlation) or not training.is_classical:
+        value = average("excess_risk", frame.M[-p:], frame.L[-p:], a)
     if not training.trains_first:
         return Frame(frame.M, frame.L, a + da), value
 
@@ -146,6 +160,8 @@ def map_step(
     # The noise of the batch is in directions of its own.
     W = jnp.concatenate([(1.0 - training.weight_decay * rate) * Y[-p:], jnp.zeros_like(noise)], axis=1)
     move = jnp.concatenate([dM, dL, noise], axis=1)
+    if training.is_riemannian:  # the noise is in directions orthogonal to the weights
+        move = projected(jnp.concatenate([Y[-p:], jnp.zeros_like(noise)], axis=1), move)
     if training.has_momentum:
         memory = jnp.concatenate([Y[:-p], jnp.zeros((len(Y) - p, p))], axis=1)
         W, V = training.method.advance(W, memory, move)
@@ -221,7 +237,12 @@ class BatchMap(AbstractDescription):
         return ("arnaboldi2024batch", "dandi2023giant")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        reason = refusal(problem, training, self.engine, NEEDED, methods="isotropic")
+        reason = refusal(problem, training, self.engine, needed(problem), methods="isotropic")
+        if not reason and self.finite and training.is_riemannian:
+            reason = (
+                "the exact mean of a step (`finite`) is known for gradients that are not projected, but "
+                f"`training.constraint` is {training.constraint}; use finite=False."
+            )
         if reason:
             return Applies(False, Exactness.LIMIT_BATCH, reason)
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
@@ -232,7 +253,7 @@ class BatchMap(AbstractDescription):
         return Applies(True, Exactness.LIMIT_BATCH, statement)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        engine = self.engine.choose(problem, NEEDED)
+        engine = self.engine.choose(problem, needed(problem))
         variants = engine.variants()
         starts = [(variant, plan.starts) for variant in variants]
         starts += [(variants[0], nudged(plan.starts, sign)) for sign in (1.0, -1.0)]

@@ -11,14 +11,15 @@ from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risks_of
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import largest
+from twolayer.theory.motion.scope import loss_refusal
 from twolayer.theory.reuse.frame import gradients_per_step, stepper
 from twolayer.theory.reuse.sobol import Net, scrambled_net
-from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples, coordinates_needed, make_cloud
+from twolayer.theory.reuse.typical_samples import Batches, Layout, TypicalSamples, coordinates_needed, make_cloud
 from twolayer.training import SGD
 from twolayer.training.methods import commutes_with_rotations
 
@@ -42,11 +43,11 @@ class DMFT(AbstractDescription):
     treatment of kinks.
 
     Full batches and mini-batches of a fixed set (`Reused`; drawn with replacement, so that a sample is in a batch a
-    number of times that has Poisson's law), batches used several times in a row (`Repeated`), look-ahead
-    (`LookAhead`) and fresh batches, where it is `BatchMap` by other means; any activation, target, width, label noise
-    and start; both layers, sphere, weight decay, heavy ball, `Nesterov` and every `AbstractMethod` that treats all
-    directions alike. The clock is that of `DirectSGD`; :math:`\eta` of the literature, for a loss that is summed and
-    divided by d, is the learning rate :math:`\gamma`.
+    number of times that has Poisson's law, or in epochs, once in each), batches used several times in a row
+    (`Repeated`), look-ahead (`LookAhead`) and fresh batches, where it is `BatchMap` by other means; any activation,
+    target, width, label noise and start; both layers, sphere, weight decay, heavy ball, `Nesterov` and every
+    `AbstractMethod` that treats all directions alike. The clock is that of `DirectSGD`; :math:`\eta` of the literature,
+    for a loss that is summed and divided by d, is the learning rate :math:`\gamma`.
 
     The averages are taken over scrambled Sobol nets with exact first and second moments, the same points at all times.
     Each scrambling follows the whole training on its own: their mean is the result, their scatter its error. A single
@@ -96,14 +97,14 @@ class DMFT(AbstractDescription):
 
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
         steps, training = int(plan.steps[-1]), phases[0]
-        nets, layout, share = self._nets(problem, training, steps)
+        nets, layout, batches = self._nets(problem, training, steps)
         size = training.set_size(problem) or training.samples_per_step(problem)
         alpha = np.asarray(size / problem.d)
         problem_data, methods = as_data((problem, phases))
 
         @lru_cache(maxsize=1)  # all replicas of a net use one cloud
         def cloud(number: int) -> TypicalSamples:
-            return make_cloud(problem_data, plan.starts.P, layout, share, nets[number], self.log2_points)
+            return make_cloud(problem_data, plan.starts.P, layout, batches, nets[number], self.log2_points)
 
         def run_of(number: int, replica: int) -> Stepper:
             start = Overlaps(plan.starts.Q[replica], plan.starts.M[replica], plan.starts.P, plan.starts.a[replica])
@@ -118,13 +119,14 @@ class DMFT(AbstractDescription):
         clouds = [_Seen(*(np.stack(x) for x in zip(*replicas, strict=True))) for replicas in of_net]
         return self._record(problem, training, plan, clouds)
 
-    def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Any]:
-        """The nets of all clouds, the frame, and the fraction of the set that is in a batch (None for all of it)."""
+    def _nets(self, problem: Problem, training: SGD, steps: int) -> tuple[list[Net], Layout, Batches | None]:
+        """The nets of all clouds, the frame, and how mini-batches are drawn (None where there are none)."""
         layout = Layout(problem.k, problem.p, gradients_per_step(training) * (steps + 1))
-        share = None
+        batches = None
         if training.has_fixed_set and training.batch_size is not None:
             share = np.asarray(training.batch_size / (training.set_size(problem) or 1), dtype=np.float64)
-        needed = coordinates_needed(layout, share is not None)
+            batches = Batches(share, training.steps_per_epoch(problem))
+        needed = coordinates_needed(layout, batches)
         if 2 * layout.size * 2**self.log2_points > MAX_NUMBERS or needed > MAX_COORDINATES:
             raise InvalidInput(
                 f"`DMFT` remembers every step: {steps} steps of {problem.p} neurons with clouds of "
@@ -136,7 +138,7 @@ class DMFT(AbstractDescription):
                 "steps."
             )
         seeds = range(self.seed * self.scramblings, (self.seed + 1) * self.scramblings)
-        return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], layout, share
+        return [scrambled_net(needed, self.log2_points, seed) for seed in seeds], layout, batches
 
     def _record(self, problem: Problem, training: SGD, plan: Plan, clouds: "list[_Seen]") -> Record:
         engine = choose(problem, ("excess_risk",))
@@ -198,8 +200,8 @@ def _refusal(problem: Problem, training: SGD) -> str:
     """Why the theory does not apply; empty if it does."""
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
-    if not isinstance(problem.loss, Square):
-        return f"it describes the square loss, but `problem.loss` is {problem.loss}."
+    if other := loss_refusal(problem):
+        return other
     batch = training.samples_per_step(problem)
     if batch < LEAST_RATIO * problem.d:
         return (

@@ -64,7 +64,7 @@ def linear_noise(
     Errors come from all variants of the engines of the averages, and from a second solution at a hundred times the
     tolerance. Checked against: mean and variance of the overlap process at growing d.
     """
-    SDE(engine=engine).require(problem, training)
+    SDE(corrections=True, engine=engine).require(problem, training)
     times = np.asarray(times, dtype=float)
     if times.ndim != 1 or times.size < 2 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise InvalidInput("Argument `times` must be a list of two or more increasing finite times.")

@@ -99,6 +99,11 @@ class SDE(AbstractDescription):
         reason = refusal(problem, training, self.engine, MOMENTS)
         if not reason and 2 * (batch := training.samples_per_step(problem)) > problem.d:
             reason = f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}."
+        if not reason and self.corrections and training.is_riemannian:
+            reason = (
+                "the drift of order 1/d (`corrections`) is known for gradients that are not projected, but "
+                f"`training.constraint` is {training.constraint}; without it both variants have the same equation."
+            )
         if reason:
             return Applies(False, Exactness.FLUCTUATIONS, reason)
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))

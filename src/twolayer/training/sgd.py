@@ -9,7 +9,7 @@ from jaxtyping import Array
 from twolayer.core.errors import InvalidInput
 from twolayer.core.types import Numbers
 from twolayer.problem import Problem, Samples
-from twolayer.specification.fields import count, instance, is_traced, leaf, number, static
+from twolayer.specification.fields import count, flag, instance, is_traced, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
 from twolayer.training.methods import AbstractMethod, HeavyBall, as_momentum, gain
@@ -28,11 +28,21 @@ class Fresh(AbstractReuse):
 class Reused(AbstractReuse):
     r"""The same :math:`n = \alpha d` samples are used at every step.
 
-    A step uses all of them, or a random mini-batch if ``batch_size`` is smaller; mini-batches are drawn with
-    replacement. On `Samples` the set is the data set itself, and ``alpha`` is ignored.
+    A step uses all of them, or a random mini-batch if ``batch_size`` is given. On `Samples` the set is the data set
+    itself, and ``alpha`` is ignored.
+
+    Parameters
+    ----------
+    alpha
+        Samples over dimension, :math:`\alpha = n / d`.
+    replacement
+        Whether mini-batches are drawn with replacement, each on its own. Without it training goes in epochs: the set is
+        shuffled at the start of each epoch and then cut into batches, so that no sample is used twice in an epoch. If
+        ``batch_size`` does not divide n, the samples that are left over are not used in this epoch.
     """
 
     alpha: float = static(number("alpha", above=0.0, high=1e9))
+    replacement: bool = static(flag("replacement"), default=True)
 
 
 @register
@@ -99,11 +109,21 @@ class Free(AbstractConstraint):
 
 @register
 class Sphere(AbstractConstraint):
-    """Every row is scaled back to its initial length after each step.
+    r"""Every row is scaled back to its initial length after each step.
 
     In a `Schedule` on fresh samples this is the length at the beginning of the phase. On a fixed set it is the length
     at the start of the schedule.
+
+    Parameters
+    ----------
+    riemannian
+        Whether the gradient of a step loses its part along the row before the step is taken,
+        :math:`g_j - \frac{g_j \cdot w_j}{w_j \cdot w_j} w_j`. Steps differ at second order in the learning rate: in the
+        limits of small steps (`SaadSolla`, `SDE`, `MeanField`, `HDMF`) both variants are the same, with giant steps
+        (`BatchMap`, `DMFT`) and at finite d they are not.
     """
+
+    riemannian: bool = static(flag("riemannian"), default=False)
 
 
 @register
@@ -169,6 +189,11 @@ class SGD(eqx.Module):
         return isinstance(self.constraint, Sphere)
 
     @property
+    def is_riemannian(self) -> bool:
+        """Whether the gradient is projected on the tangent space of the sphere before each step of the first layer."""
+        return isinstance(self.constraint, Sphere) and self.constraint.riemannian and self.trains_first
+
+    @property
     def is_fresh(self) -> bool:
         """Whether every sample is used only once."""
         return isinstance(self.reuse, Fresh)
@@ -224,6 +249,13 @@ class SGD(eqx.Module):
         if isinstance(self.reuse, Reused) and size is not None and self.batch_size > size:
             raise InvalidInput(f"Argument `batch_size` is {self.batch_size}, but the reused set has {size} samples.")
         return self.batch_size
+
+    def steps_per_epoch(self, problem: Problem) -> int | None:
+        """Return the number of steps in one epoch; None unless mini-batches are drawn without replacement."""
+        size = self.set_size(problem)
+        if size is None or not isinstance(self.reuse, Reused) or self.reuse.replacement or self.batch_size is None:
+            return None
+        return size // self.samples_per_step(problem)
 
     def clock(self, problem: Problem) -> Clock:
         """Return the conversion between steps, time and samples."""

@@ -59,13 +59,21 @@ def moved(problem: Problem, training: SGD, weights: Weights, gradient: Gradient)
     return Weights(W - rate * gradient[0], V, a)
 
 
+def projected(W: Float[Array, "p n"], move: Float[Array, "p n"]) -> Float[Array, "p n"]:
+    """Return the moves of the rows without their parts along the rows."""
+    along = jnp.sum(W * move, axis=1) / jnp.sum(W * W, axis=1)
+    return move - along[:, None] * W
+
+
 def update(
     problem: Problem, training: SGD, weights: Weights, lengths: Float[Array, " p"], gradient: Gradient
 ) -> Weights:
     """Return the weights after one step, given the gradient of the summed loss; see `moved`.
 
-    On the sphere each row then returns to its initial length.
+    On the sphere each row then returns to its initial length; the Riemannian variant projects the gradient before.
     """
+    if training.is_riemannian:
+        gradient = projected(weights.W, gradient[0]), gradient[1]
     weights = moved(problem, training, weights, gradient)
     if not (training.is_spherical and training.trains_first):
         return weights

@@ -20,7 +20,16 @@ from typing import Any, NamedTuple
 from twolayer.core.errors import InvalidInput, NotApplicable, shown
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.training import KAPPA, STARTS
-from twolayer.problem import AbstractActivation, AntisymmetricStart, Labels, Problem, RandomStart, Samples, Student
+from twolayer.problem import (
+    AbstractActivation,
+    AntisymmetricStart,
+    Labels,
+    Problem,
+    RandomStart,
+    Samples,
+    Square,
+    Student,
+)
 from twolayer.problem.activations import ActivationLike, Relu
 from twolayer.specification.fields import choice, count, instance, number
 from twolayer.training import SGD, Both, First, Second
@@ -70,6 +79,8 @@ def read_setting(problem: Problem, training: SGD | AbstractLayers) -> KernelSett
             "Argument `second_layer` of the student must be 'ones' or 'rademacher' in lazy training, whose output "
             f"weights are signs times sqrt(p), but is {shown(given) if isinstance(given, str) else 'an array'}."
         )
+    if not isinstance(problem.loss, Square):
+        raise NotApplicable(f"Lazy training is that of the square loss, but `problem.loss` is {problem.loss}.")
     layers = training if isinstance(training, AbstractLayers) else _check_method(training, problem)
     if float(getattr(layers, "ratio", 1.0)) != 1.0:
         raise NotApplicable(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.types import Numbers
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits
-from twolayer.expectation.moments import unit_weights
+from twolayer.expectation.moments import opposed_weights, unit_weights
 from twolayer.problem import Overlaps, Problem
 from twolayer.problem.activations import SquareActivation
 
@@ -61,7 +61,9 @@ class SquareUnits(AbstractRule):
             "phi_hd": 4.0 * X2[:p, :p],
         }
         if "covariance" in wanted:
-            values["covariance"] = increment_covariance_of_squares(c, omega, overlaps.a, problem.noise)
+            values["covariance"] = increment_covariance_of_squares(
+                unit_weights(problem, opposed_weights(problem, overlaps.a)), omega, overlaps.a, problem.noise
+            )
         return {name: values[name] for name in wanted}
 
     @property

@@ -116,8 +116,10 @@ def drift(
 
     Notes
     -----
-    Assumes fresh samples, the square loss and a linear method. Checked against: the closed solution of phase retrieval
-    at p = 1, a plain NumPy solution for erf, direct SGD at growing d, the overlap process with momentum.
+    Assumes fresh samples, the square or the correlation loss and a linear method. Checked against: the closed solution
+    of phase retrieval at p = 1, a plain NumPy solution for erf, direct SGD at growing d, the overlap process with
+    momentum. A projection of the gradient on the tangent space (`Sphere`) removes from a step what `tangent` removes as
+    well, so that both variants of the sphere have the same derivatives.
 
     References
     ----------

@@ -23,7 +23,7 @@ from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Overlaps, Problem, Square
 from twolayer.specification.fields import as_data
 from twolayer.theory.motion.error_bounds import NUDGE
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow
@@ -212,7 +212,7 @@ def mean_field_applies(
     def no(reason: str) -> Applies:
         return Applies(False, exactness, reason)
 
-    reason = refusal(problem, training, Auto(), ())
+    reason = refusal(problem, training, Auto(), (), losses=(Square,))
     if reason:
         return no(reason)
     rate = float(training.learning_rate) / problem.p

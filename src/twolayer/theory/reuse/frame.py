@@ -72,9 +72,9 @@ def gradient_in_frame(
 ) -> tuple[Gradient, Traces, Float[Array, ""]]:
     r"""The gradient of the summed loss over :math:`n = \alpha d` samples, in the frame; its traces; the risk.
 
-    With :math:`g = \partial_h \tfrac12 (y - s)^2`, times how often a sample is in the batch, and its part
-    :math:`\hat g^t` outside of the earlier ones, :math:`g^t = \sum_{r \le t} G_{tr}\,\hat g^r`,
-    :math:`E[\hat g^r \hat g^{s T}] = \delta_{rs}`,
+    With :math:`g = \partial_h \ell` (for the square loss :math:`\partial_h \tfrac12 (y - s)^2`) times how often a
+    sample is in the batch, and its part :math:`\hat g^t` outside of the earlier ones,
+    :math:`g^t = \sum_{r \le t} G_{tr}\,\hat g^r`, :math:`E[\hat g^r \hat g^{s T}] = \delta_{rs}`,
 
     .. math:: \tfrac1d \nabla_W \sum_\nu \ell^\nu = \alpha\,E\big[g^t \chi^T\big]\,E, \qquad
               \chi = x + \hat g / \sqrt\alpha
@@ -102,8 +102,9 @@ def gradient_in_frame(
     c = weights.a * problem.student.scale
     activation = problem.student.activation
     units = activation(h)
-    excess = c @ units - cloud.y
-    risk = 0.5 * jnp.sum(cloud.weights * excess**2)
+    output = c @ units
+    risk = 0.5 * jnp.sum(cloud.weights * (output - cloud.y) ** 2)
+    excess = -problem.loss.displacement(cloud.y, output)
     if cloud.counts is not None:
         excess = excess * cloud.counts[number]
     g = c[:, None] * activation.derivative(h) * excess[None, :]

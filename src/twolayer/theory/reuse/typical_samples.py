@@ -45,22 +45,34 @@ class TypicalSamples(NamedTuple):
     counts: Any  # (gradients, points): how often each batch contains the sample; None if once
 
 
-def coordinates_needed(layout: Layout, has_counts: bool) -> int:
+class Batches(NamedTuple):
+    """How the mini-batches of a fixed set are drawn."""
+
+    share: Any  # the fraction of the set that is in a batch
+    per_epoch: int | None  # batches in one epoch; None if they are drawn with replacement
+
+    def choices(self, gradients: int) -> int:
+        """The number of independent choices that place a sample in its batches: one a batch, or one an epoch."""
+        return gradients if self.per_epoch is None else -(-gradients // self.per_epoch)
+
+
+def coordinates_needed(layout: Layout, batches: Batches | None) -> int:
     """The number of coordinates of the net that a cloud needs."""
-    return layout.size + 1 + (layout.gradients if has_counts else 0)
+    return layout.size + 1 + (0 if batches is None else batches.choices(layout.gradients))
 
 
 @eqx.filter_jit
 def make_cloud(
-    problem: Problem, P: Array, layout: Layout, share: Numbers | None, net: Net, log2_points: int
+    problem: Problem, P: Array, layout: Layout, batches: Batches | None, net: Net, log2_points: int
 ) -> TypicalSamples:
     r"""Typical samples from a net: normal coordinates with exact first and second moments, labels, and counts.
 
     The coordinates along the target are spread out by the factor `WIDER`, and weights correct for it, since averages of
     squared labels that grow as a polynomial are dominated by the tails.
 
-    Mini-batches are drawn with replacement: as the set grows, a sample is in a batch a number of times that has
-    Poisson's law with mean ``share`` :math:`= n_b / n`, independently at each step.
+    As the set grows, a sample is in a mini-batch that is drawn with replacement a number of times that has Poisson's
+    law with mean :math:`n_b / n`, independently at each step. Without replacement it is in one batch of each epoch, all
+    of which are equally likely, or is left over with the rest of the probability.
     """
     k, size = layout.k, layout.size
     points = uniforms(net, log2_points)
@@ -80,9 +92,18 @@ def make_cloud(
     x = normals[:-1]
     y = problem.target((jnp.linalg.cholesky(P) @ x[:k]).T) + jnp.sqrt(problem.noise) * normals[-1]
     counts = None
-    if share is not None:
-        counts = poisson(points[size + 1 :], share)
+    if batches is not None:
+        counts = counts_of(batches, points[size + 1 :], layout.gradients)
     return TypicalSamples(weights, x, y, counts)
+
+
+def counts_of(batches: Batches, u: Float[Array, "choices points"], gradients: int) -> Float[Array, "gradients points"]:
+    """How often each batch contains a sample, from the uniform variables of its choices."""
+    if batches.per_epoch is None:
+        return poisson(u, batches.share)
+    number = np.arange(gradients)
+    batch_of_epoch = jnp.floor(u / batches.share)[number // batches.per_epoch]
+    return (batch_of_epoch == (number % batches.per_epoch)[:, None]).astype(jnp.float64)
 
 
 def poisson(u: Float[Array, "n points"], mean: Numbers) -> Float[Array, "n points"]:

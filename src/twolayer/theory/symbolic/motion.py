@@ -9,7 +9,7 @@ from twolayer.core.algebra import as_fraction
 from twolayer.core.errors import NotApplicable
 from twolayer.core.multivariate import Polynomial, TooLarge, from_coefficients
 from twolayer.expectation.wick import FieldPolynomial, Wick, slope
-from twolayer.problem import GivenOverlaps, Problem, RandomStart, WarmStart
+from twolayer.problem import Correlation, GivenOverlaps, Problem, RandomStart, WarmStart
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import is_traced
 from twolayer.theory.saad_solla import SaadSolla
@@ -79,7 +79,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     given = _given(problem, training, general)
     ring = OverlapRing(problem.k, given.has_unit_rows, given.has_unit_weights, given.is_orthonormal)
     try:
-        form = _index_form(ring, _exact(sigma), _exact(f), problem.k, training)
+        form = _index_form(ring, _exact(sigma), _exact(f), problem, training)
     except TooLarge:
         raise _too_large("one of its averages alone") from None
     terms = len(form.dQ)
@@ -100,9 +100,9 @@ def _too_large(reason: str) -> NotApplicable:
     return NotApplicable(f"`derive` writes formulas that can be read, but these are too long: {reason}.")
 
 
-def _index_form(ring: OverlapRing, sigma: Terms, f: Terms, k: int, training: SGD) -> IndexForm:
+def _index_form(ring: OverlapRing, sigma: Terms, f: Terms, problem: Problem, training: SGD) -> IndexForm:
     """The equations for units j and l."""
-    fields = tuple(range(1, k + 1))
+    fields = tuple(range(1, problem.k + 1))
     target = FieldPolynomial(fields, f)
     squared = FieldPolynomial(fields, _squared(f))
     half = Fraction(1, 2)
@@ -123,21 +123,23 @@ def _index_form(ring: OverlapRing, sigma: Terms, f: Terms, k: int, training: SGD
         ring(name) for name in ("gamma", "Delta", "kappa", "weight_decay", "p", "1/p")
     )
     a_j, a_l, a_m, a_n = (ring("a", letter) for letter in "jlmn")
+    # The weight of a unit in the displacement, which the correlation loss leaves out.
+    own = ring.ring.zero if isinstance(problem.loss, Correlation) else per_p * a_m
 
     s_m, s_n = unit("m", 0), unit("n", 0)
     slope_j, slope_l = unit("j", 1), unit("l", 1)
-    curvature = E(unit("j", 2), target) - per_p * a_m * E(unit("j", 2), s_m)
+    curvature = E(unit("j", 2), target) - own * E(unit("j", 2), s_m)
     slopes = E(slope_j, unit("m", 1))
     along = {s: E(slope_j, slope(target, s - 1)) for s in fields}
 
     def v_j(u: Any) -> Any:
-        student = curvature * C("j", u) - per_p * a_m * slopes * C("m", u)
+        student = curvature * C("j", u) - own * slopes * C("m", u)
         return student + sum((along[s] * C(s, u) for s in fields), ring.ring.zero)
 
     phi_hd = (
         E(slope_j, slope_l, squared)
-        - 2 * per_p * a_m * E(slope_j, slope_l, s_m, target)
-        + per_p**2 * a_m * a_n * E(slope_j, slope_l, s_m, s_n)
+        - 2 * own * E(slope_j, slope_l, s_m, target)
+        + own * per_p * a_n * E(slope_j, slope_l, s_m, s_n)
         + Delta * E(slope_j, slope_l)
     )
     is_decaying = is_traced(training.weight_decay) or float(training.weight_decay) != 0.0
@@ -154,7 +156,7 @@ def _index_form(ring: OverlapRing, sigma: Terms, f: Terms, k: int, training: SGD
         dM = [rate - half * C("j", r) * growth_j for r, rate in zip(fields, dM, strict=True)]
         dQ = dQ - half * C("j", "l") * (growth_j + growth_l)
 
-    chi = E(unit("j", 0), target) - per_p * a_m * E(unit("j", 0), s_m)
+    chi = E(unit("j", 0), target) - own * E(unit("j", 0), s_m)
     da = kappa * chi if isinstance(training.layers, Both) else ring.ring.zero
     excess_risk = half * (E(squared) - 2 * per_p * a_m * E(s_m, target) + per_p**2 * a_m * a_n * E(s_m, s_n))
     return IndexForm(dQ, dM, da, excess_risk)
