@@ -43,6 +43,7 @@ EXAMPLES = {
         tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30)), tl.SGD(0.1), [tl.SaadSolla()]
     ),
     "SGD": lambda cls: cls(0.7, reuse=tl.Reused(2.0), layers=tl.Both(0.3), constraint=tl.Sphere(), momentum=0.5),
+    "RidgeRegression": lambda cls: cls(0.1, samples=300),
     "Samples": lambda cls: cls(np.arange(6.0).reshape(3, 2) / 7, [0.1, 0.2, 0.3]),
     "SingleIndex": lambda cls: cls("z**3 - 3*z"),
     "Staircase": lambda cls: cls(3, coefficients=[1.0, 0.5, 0.1]),

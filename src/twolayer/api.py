@@ -76,6 +76,7 @@ from twolayer.training import LookAhead as LookAhead
 from twolayer.training import Nesterov as Nesterov
 from twolayer.training import Repeated as Repeated
 from twolayer.training import Reused as Reused
+from twolayer.training import RidgeRegression as RidgeRegression
 from twolayer.training import RMSProp as RMSProp
 from twolayer.training import Schedule as Schedule
 from twolayer.training import Second as Second

@@ -15,7 +15,7 @@ from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
-from twolayer.training import SGD, Clock, PhasedClock
+from twolayer.training import SGD, Clock, PhasedClock, RidgeRegression
 
 # A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
 # in finite time could not be followed in double precision.
@@ -222,6 +222,15 @@ class AbstractDescription(eqx.Module):
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
         """Compute a schedule on one fixed set: several trainings, each beginning at its first step."""
         raise NotApplicable(f"`{type(self).__name__}` does not follow a schedule on a fixed set of samples.")
+
+    def applies_to_fit(self, problem: Problem, fit: RidgeRegression) -> Applies:
+        """Whether this description covers a fit of the second layer in closed form, how exactly, or why not."""
+        reason = f"it does not fit the second layer in closed form, but a phase is {fit}; see `OverlapSGD`, `BatchMap`."
+        return Applies(False, Exactness.LIMIT_P, reason)
+
+    def run_fit(self, problem: Problem, fit: RidgeRegression, plan: Plan) -> Record:
+        """Fit the second layer at every step of the plan."""
+        raise NotApplicable(f"`{type(self).__name__}` does not fit the second layer in closed form.")
 
     @property
     @abc.abstractmethod

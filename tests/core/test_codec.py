@@ -306,10 +306,13 @@ def test_two_functions_of_one_name_have_different_hashes():
 SCHEDULES = [
     tl.Schedule([tl.SGD(0.5), tl.SGD(0.1, layers=tl.Second(0.5))], [2.0]),
     tl.Schedule([tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.SGD(0.1, reuse=tl.Reused(2.0))], [2.0]),
+    tl.Schedule([tl.SGD(0.5, batch_size=40), tl.RidgeRegression(0.1, samples=40)], [2.0]),
 ]
 
 
-@pytest.mark.parametrize("training", [tl.SGD(0.5, constraint=tl.Sphere()), *SCHEDULES], ids=["SGD", "fresh", "reused"])
+@pytest.mark.parametrize(
+    "training", [tl.SGD(0.5, constraint=tl.Sphere()), *SCHEDULES], ids=["SGD", "fresh", "reused", "fit"]
+)
 def test_a_specification_with_any_training_is_rebuilt_by_its_json(training):
     problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), tl.Gaussian(20))
     spec = RunSpec(problem, training, (tl.DirectSGD(), tl.SDE(dt=0.1)))

@@ -307,3 +307,16 @@ def test_derivatives_are_those_of_the_values(name, target, student):
         for moment in served:
             numerical = (ends[0][moment] - ends[1][moment]) / (2.0 * step)
             assert np.allclose(derivatives[moment], numerical, rtol=1e-5, atol=1e-6), moment
+
+
+def test_series_of_wide_students_end_at_the_degree_of_a_polynomial():
+    """Nine units on products of fields: the risk and chi by powers of linear forms are those of rules along fields."""
+    problem = tl.Problem(tl.MultiIndex("z1 + z1*z2"), tl.Student(9, "gelu"), tl.Gaussian(50))
+    assigned, _ = Auto().assign(problem)
+    assert (assigned["excess_risk"], assigned["chi"], assigned["v"]) == ("Series", "Series", "Slices")
+    overlaps, wanted = random_overlaps(9, np.eye(2), 0), ("excess_risk", "chi")
+    series, slices = (estimate(by(name, problem, wanted), problem, overlaps, wanted) for name in ("Series", "Slices"))
+    for name in wanted:
+        gap = np.abs(np.asarray(series.value[name]) - np.asarray(slices.value[name]))
+        assert np.all(gap <= np.asarray(series.error[name]) + np.asarray(slices.error[name]))
+        assert np.all(np.asarray(series.error[name]) < 1e-6)

@@ -26,12 +26,12 @@ from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.conditional import DETERMINED, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
-from twolayer.expectation.moments import MOMENTS, student_weights
+from twolayer.expectation.moments import MOMENTS
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
 from twolayer.expectation.tails import LEAST, reach, tail_share
 from twolayer.expectation.tilted import REACH, TAIL
-from twolayer.expectation.units_of import sum_of, unit_kinds
+from twolayer.expectation.units_of import Fields, fields_of, unit_kinds
 from twolayer.problem import Overlaps, Problem
 
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
@@ -50,14 +50,6 @@ MOST_UNITS, MOST_PAIRED = 10, 24
 MOST_SLOPES = 2
 # Kinks of all units together, at each of which the rules along a field break, and nodes between them.
 MOST_KINKS, BETWEEN = 8, 0.75
-
-
-class Fields(NamedTuple):
-    """The fields of all units: their covariance, that with the fields of the problem, and weights."""
-
-    covariance: Float[Array, "u u"]
-    with_problem: Float[Array, "u n"]
-    weights: Float[Array, " u"]
 
 
 class Given(NamedTuple):
@@ -179,15 +171,11 @@ class _Averages:
         self.wave = jnp.asarray(wave)
 
     def _fields(self) -> Fields:
-        directions, weights = sum_of(self.problem)
-        omega, p, k = self.overlaps.omega, self.p, self.problem.k
-        to_units = jnp.asarray(np.block([[np.eye(p), np.zeros((p, k))], [np.zeros((len(directions), p)), directions]]))
-        with_problem = to_units @ omega
-        c = jnp.concatenate([-student_weights(self.problem, self.overlaps.a), jnp.asarray(weights, omega.dtype)])
-        covariance = with_problem @ to_units.T
+        fields = fields_of(self.problem, self.overlaps)
         # The bound covers the rounding of the covariances, from which small conditional ones are differences.
         rounding = self.engine.bound * 4.0 * np.finfo(float).eps
-        return Fields(covariance * (1.0 + rounding * jnp.eye(len(c))), with_problem, c)
+        identity = jnp.eye(len(fields.weights))
+        return fields._replace(covariance=fields.covariance * (1.0 + rounding * identity))
 
     # ------------------------------------------------------------------------------------------------------- rules
 

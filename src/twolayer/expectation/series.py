@@ -9,6 +9,7 @@ With :math:`h_u(r) = E[\sigma_u(\sqrt{q_u}\,\xi)\,\mathrm{He}_r(\xi)] / \sqrt{r!
 by the Cauchy-Schwarz inequality, since the norm of the truncated part of an orthogonal series is known.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -24,10 +25,14 @@ from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import QuadratureRule, gauss_hermite
 from twolayer.expectation.slices import one_slope_integrals
-from twolayer.problem import AbstractActivation, Overlaps, Problem
+from twolayer.expectation.units_of import fields_of, unit_kinds
+from twolayer.problem import Overlaps, Problem
+from twolayer.problem.ridges import ridges_of
 
 TERMS = 64
 NODES = 128
+# A student with more units than these takes long by rules along single fields, where the target is a polynomial.
+NARROW = 8
 
 
 def hermite_functions(x: Float[np.ndarray, " nodes"]) -> Float[np.ndarray, "nodes terms"]:
@@ -42,6 +47,7 @@ class MehlerSeries(AbstractEngine):
     """Hermite series, whose coefficients are one-dimensional integrals.
 
     They compute the risk and the moments with one slope of smooth units, at a cost that hardly grows with their number.
+    A polynomial is a sum of powers of linear forms, whose series end: the risk of a wide student that learns it, too.
     """
 
     rule: QuadratureRule
@@ -60,9 +66,11 @@ class MehlerSeries(AbstractEngine):
         units = problem.target.units
         if moment not in ("excess_risk", "chi", "v"):
             return Suits(False, "a series in the correlations of four fields converges too slowly")
-        if units is None:
+        if units is None and (moment == "v" or problem.target.polynomial is None or ridges_of(problem.target) is None):
             return Suits(False, "the target is not a sum of units")
-        if problem.student.activation.kinks or units.activation.kinks:
+        if units is None and problem.p <= NARROW:
+            return Suits(False, f"{problem.p} units, for which rules along single fields are fast")
+        if problem.student.activation.kinks or (units is not None and units.activation.kinks):
             return Suits(False, "the series of a function with kinks converges slowly")
         return Suits(True)
 
@@ -83,15 +91,19 @@ class MehlerSeries(AbstractEngine):
         return Estimate(results[0], jax.tree.map(error, *results))
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
-        assert problem.target.units is not None
-        p, omega = problem.p, overlaps.omega
+        p, units = problem.p, problem.target.units
+        student, slopes = problem.student.activation, problem.student.activation.derivative
+        if units is not None:
+            omega, c = overlaps.omega, unit_weights(problem, overlaps.a)
+            kinds = [(student, slopes, slice(0, p)), (units.activation, units.activation.derivative, slice(p, None))]
+        else:
+            fields = fields_of(problem, overlaps)
+            omega, c = fields.covariance, fields.weights
+            kinds = [(kind.value, kind.slope, np.array(kind.units)) for kind in unit_kinds(problem) or ()]
         scale = safe_root(jnp.diagonal(omega))
-        student, target = problem.student.activation, problem.target.units.activation
+        rows = [self._coefficients(function, derivative, scale[members]) for function, derivative, members in kinds]
         value, slope, along = (
-            [jnp.concatenate(pair) for pair in zip(mine, theirs, strict=True)]
-            for mine, theirs in zip(
-                self._coefficients(student, scale[:p]), self._coefficients(target, scale[p:]), strict=True
-            )
+            [jnp.concatenate(parts) for parts in zip(*functions, strict=True)] for functions in zip(*rows, strict=True)
         )
         sizes = scale[:, None] * scale[None, :]
         rho = jnp.where(sizes > 0.0, omega / jnp.where(sizes > 0.0, sizes, 1.0), 0.0)
@@ -99,7 +111,6 @@ class MehlerSeries(AbstractEngine):
         I2, bound_I2 = self._sum(value, value, rho)
         A, bound_A = self._sum([x[:p] for x in along], value, rho[:p])
         B, bound_B = self._sum([x[:p] for x in slope], slope, rho[:p])
-        c = unit_weights(problem, overlaps.a)
         I3 = one_slope_integrals(omega, p, np.arange(len(c)), A, B)
         values = from_units(c, UnitIntegrals(I2, B[:, :p], I3, None), 0.0)
         bound_I3 = one_slope_integrals(omega, p, np.arange(len(c)), bound_A, bound_B, abs)
@@ -108,18 +119,21 @@ class MehlerSeries(AbstractEngine):
         if not self.is_doubting:
             return {name: values[name] + self.bound * bounds[name] for name in wanted}
         x, w = (jnp.asarray(table)[:, None] for table in self.rule)
-        nodes, weights = x * scale[None, :], jnp.broadcast_to(w, (len(x), len(c)))
+        lengths = safe_root(jnp.diagonal(overlaps.omega))
+        nodes, weights = x * lengths[None, :], jnp.broadcast_to(w, (len(x), len(lengths)))
         marginals = Marginals(nodes[:, :p], weights[:, :p], nodes[:, p:], weights[:, p:])
         missed = doubts(problem, overlaps, values, marginals)
         return {name: values[name] + bounds[name] + missed[name] for name in wanted}
 
-    def _coefficients(self, activation: AbstractActivation, scale: Float[Array, " units"]) -> list[list[Array]]:
-        """Return series and truncated squared norms of the activation, its slope, and the field times its slope."""
+    def _coefficients(
+        self, function: Callable[[Array], Array], derivative: Callable[[Array], Array], scale: Float[Array, " units"]
+    ) -> list[list[Array]]:
+        """Return series and truncated squared norms of the function, its slope, and the field times its slope."""
         x, w, functions = (jnp.asarray(table) for table in (*self.rule, self.functions))
         fields = scale[:, None] * x[None, :]
-        slope = activation.derivative(fields)
+        slope = derivative(fields)
         coefficients = []
-        for values in (activation(fields), slope, fields * slope):
+        for values in (function(fields), slope, fields * slope):
             series = (values * w[None, :]) @ functions
             norm = values**2 @ w
             # The difference is only known up to the rounding of the norm.

@@ -1,16 +1,18 @@
 """The displacement of a problem as a sum of functions of one field each: student's units, then the target's."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
 from twolayer.expectation.conditional import Kind
 from twolayer.expectation.features import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
-from twolayer.problem import AbstractActivation, Problem
+from twolayer.expectation.moments import student_weights
+from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.ridges import Along, Ridge, ridges_of
 
 # A function jumps if its values on both sides of a kink, at this distance, differ by more than this.
@@ -37,6 +39,24 @@ def sum_of(problem: Problem) -> tuple[np.ndarray, Any]:
     members = [ridge for _, group in ridges for ridge in group]
     directions = np.array([ridge.direction for ridge in members]).reshape(len(members), problem.k)
     return directions, jnp.stack([jnp.asarray(ridge.weight) for ridge in members])
+
+
+class Fields(NamedTuple):
+    """The fields of all units: their covariance, that with the fields of the problem, and weights."""
+
+    covariance: Float[Array, "u u"]
+    with_problem: Float[Array, "u n"]
+    weights: Float[Array, " u"]
+
+
+def fields_of(problem: Problem, overlaps: Overlaps) -> Fields:
+    """Return the fields of the student's units and of the target's functions, in the order of the kinds."""
+    directions, weights = sum_of(problem)
+    omega, p, k = overlaps.omega, problem.p, problem.k
+    to_units = jnp.asarray(np.block([[np.eye(p), np.zeros((p, k))], [np.zeros((len(directions), p)), directions]]))
+    with_problem = to_units @ omega
+    c = jnp.concatenate([-student_weights(problem, overlaps.a), jnp.asarray(weights, omega.dtype)])
+    return Fields(with_problem @ to_units.T, with_problem, c)
 
 
 def _ordered(problem: Problem) -> list[tuple[Any, list[Ridge]]] | None:

@@ -19,12 +19,13 @@ from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, choose, risk_along
+from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, in_phases, run_each, sealed
-from twolayer.training import SGD, LookAhead, Repeated
+from twolayer.training import SGD, LookAhead, Repeated, RidgeRegression
 from twolayer.training.update import Weights, at_rest, looked_ahead, queried, update
 
 # Numbers drawn at once per replica, and replicas advanced together, are chosen to fit the caches of one core. Random
@@ -161,6 +162,16 @@ class DirectSGD(AbstractDescription):
         saved, interrupted = run_each(makers, plan.steps, plan)
         rows = {name: np.concatenate([x[name] for x in saved])[: plan.replicas] for name in saved[0]}
         return self._record(problem, training, plan, rows, drivers[0][1], interrupted)
+
+    def applies_to_fit(self, problem: Problem, fit: RidgeRegression) -> Applies:
+        reason = refusal(problem, Auto())
+        return Applies(not reason, Exactness.EXACT, reason or f"{fit.words}, exactly")
+
+    def run_fit(self, problem: Problem, fit: RidgeRegression, plan: Plan) -> Record:
+        setting = as_data((problem, fit))
+        return run_fits(
+            problem, fit, plan, Auto(), lambda step: _fitted(self.draws, *setting, plan.starts, plan.keys, step)
+        )
 
     def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["_Driver", str]:
         if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
@@ -369,3 +380,28 @@ def _advance(
     replicas = jax.vmap(body, in_axes=(0, 0, None))
     first, last = before // length, -(-after // length)
     return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, jnp.asarray(index)), weights)
+
+
+@eqx.filter_jit
+def _fitted(
+    draws: str, problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Array, step: Any
+) -> Float[Array, "replicas p"]:
+    """The second layers of all replicas, each fitted on the samples of a step, which are drawn as those of `SGD`."""
+    training = SGD(1.0, batch_size=fit.samples)
+    layout, p = _layout(problem, training), problem.p
+
+    def one(row: tuple[Array, Array, Array, Array]) -> Array:
+        start = Overlaps(row[0][None], row[1][None], starts.P, row[2][None])
+        weights, frozen = jax.tree.map(lambda x: x[0], _prepare(draws, problem, training, start, row[3][None]))
+
+        def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+            samples = number * layout.part_size + jnp.arange(layout.part_size)
+            z, y = _draw(draws, problem, training, frozen, jnp.asarray(step)[None], samples)
+            features = problem.student.activation(z[0].astype(jnp.float64) @ weights.W.T)
+            features = jnp.where((samples < layout.batch)[:, None], features, 0.0)
+            return total[0] + features.T @ features, total[1] + features.T @ y[0]
+
+        totals = jax.lax.fori_loop(0, layout.parts, part, (jnp.zeros((p, p)), jnp.zeros(p)))
+        return fit.solve(*(total / layout.batch for total in totals))
+
+    return jax.lax.map(one, (starts.Q, starts.M, starts.a, keys))

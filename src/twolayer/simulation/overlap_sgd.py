@@ -14,19 +14,23 @@ from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Watch, stopped
 from twolayer.expectation import Auto, choose, risk_along
+from twolayer.expectation.moments import fields_from_normals
+from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.simulation.drivers import RunState, advance_written, advance_xla, crossed, written_out
 from twolayer.simulation.overlap import Setting, make_setting, overlaps_of, start
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, run_steps, sealed
-from twolayer.training import SGD
+from twolayer.training import SGD, RidgeRegression
 from twolayer.training.methods import commutes_with_rotations
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
 # A batch that is used again is held whole, with a row of Bartlett's factor for each sample.
 MAX_REPEATED = 1024
+# Samples whose fields are drawn at once for a fit of the second layer.
+FITTED_TOGETHER = 1024
 
 
 @register
@@ -102,6 +106,14 @@ class OverlapSGD(AbstractDescription):
         record = Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, course.interrupted)
         return stopped(record, plan)
 
+    def applies_to_fit(self, problem: Problem, fit: RidgeRegression) -> Applies:
+        reason = refusal(problem, Auto())
+        return Applies(not reason, Exactness.EXACT, reason or f"{fit.words}, exactly in law")
+
+    def run_fit(self, problem: Problem, fit: RidgeRegression, plan: Plan) -> Record:
+        setting = as_data((problem, fit))
+        return run_fits(problem, fit, plan, Auto(), lambda step: _fitted(*setting, plan.starts, plan.keys, step))
+
     def _driver(self, setting: Setting, watch: Watch, replicas: int) -> tuple[Advance, str]:
         """The function that advances replicas on this machine, and the name of its backend."""
         program = None
@@ -151,3 +163,27 @@ def _measured(setting: Setting, run: RunState) -> dict[str, Array]:
         return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "crossing": run.crossing}
 
     return jax.vmap(one)(run)
+
+
+@eqx.filter_jit
+def _fitted(problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Array, step: Any) -> Array:
+    """The second layers of all replicas, each fitted on fresh samples of a step: fields are drawn, and no input is."""
+    p, k, n = problem.p, problem.k, fit.samples or 1
+    parts = -(-n // FITTED_TOGETHER)
+
+    def one(row: tuple[Array, Array, Array, Array]) -> Array:
+        overlaps = Overlaps(row[0], row[1], starts.P, row[2])
+        of_step = jax.random.fold_in(purpose_key(row[3], Purpose.OVERLAPS), step)
+
+        def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
+            normals = jax.random.normal(jax.random.fold_in(of_step, number), (FITTED_TOGETHER, p + k + 1), jnp.float64)
+            fields = fields_from_normals(overlaps, normals[:, 1:])
+            y = problem.target(fields[:, p:]) + jnp.sqrt(problem.noise) * normals[:, 0]
+            is_sample = number * FITTED_TOGETHER + jnp.arange(FITTED_TOGETHER) < n
+            features = jnp.where(is_sample[:, None], problem.student.activation(fields[:, :p]), 0.0)
+            return total[0] + features.T @ features, total[1] + features.T @ y
+
+        totals = jax.lax.fori_loop(0, parts, part, (jnp.zeros((p, p)), jnp.zeros(p)))
+        return fit.solve(*(total / n for total in totals))
+
+    return jax.lax.map(one, (starts.Q, starts.M, starts.a, keys))

@@ -15,9 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
-from twolayer.description import ROW, AbstractDescription, Applies, Exactness, Plan, Record, Watch
+from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.moments import student_weights
+from twolayer.fitting import FitsPopulation
 from twolayer.problem import Correlation, Overlaps, Problem
 from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
@@ -209,7 +210,7 @@ class _RunState(NamedTuple):
 
 
 @register
-class BatchMap(AbstractDescription):
+class BatchMap(FitsPopulation):
     r"""The deterministic map of the overlaps that SGD follows as the batch grows, :math:`n_b \to \infty`.
 
     .. math:: Q^+ = Q + \tfrac{\gamma_d}{p} \Psi^{(GF)} + \tfrac{\gamma_d^2}{p^2} D_a \Big[

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, NotApplicable
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
+from twolayer.description import Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risks_of
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
+from twolayer.fitting import FitsPopulation
 from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
@@ -30,7 +31,7 @@ MAX_COORDINATES = 21_201  # of Sobol's sequence
 
 
 @register
-class DMFT(AbstractDescription):
+class DMFT(FitsPopulation):
     r"""Training on the same :math:`n = \alpha d` samples at every step, as :math:`d \to \infty`.
 
     .. math::

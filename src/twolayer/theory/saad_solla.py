@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.types import Numbers
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
+from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
+from twolayer.fitting import FitsPopulation
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
@@ -18,7 +19,7 @@ from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.integrate import Solution
 from twolayer.theory.motion.scope import refusal
-from twolayer.training import SGD
+from twolayer.training import SGD, RidgeRegression
 
 
 class OverlapFlow(AbstractFlow):
@@ -75,7 +76,7 @@ def as_state(start: Overlaps) -> tuple[Array, Array, Array]:
 
 
 @register
-class SaadSolla(AbstractDescription):
+class SaadSolla(FitsPopulation):
     r"""Ordinary differential equations for the overlaps, exact for one-pass SGD as :math:`d \to \infty`.
 
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
@@ -115,7 +116,10 @@ class SaadSolla(AbstractDescription):
         """The moments in the equations; gradient flow needs no averages over four fields."""
         return MOMENTS if self.variance else tuple(name for name in MOMENTS if name != "phi_hd")
 
-    def applies(self, problem: Problem, training: SGD) -> Applies:
+    def applies(self, problem: Problem, training: SGD | RidgeRegression) -> Applies:
+        if isinstance(training, RidgeRegression):
+            return self.applies_to_fit(problem, training)
+
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 

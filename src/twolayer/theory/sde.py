@@ -13,8 +13,9 @@ from jaxtyping import Array, Int
 from twolayer.compiler.loops import WrittenOut, as_rows, from_rows, loop_here, written
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Watch, blanked
+from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along, risks_of
+from twolayer.fitting import FitsPopulation
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
@@ -41,7 +42,7 @@ FEWEST_STEPS, HALVINGS = 16, 16
 
 
 @register
-class SDE(AbstractDescription):
+class SDE(FitsPopulation):
     r"""A stochastic differential equation for the overlaps: the ODE of `SaadSolla` and the noise of SGD around it.
 
     .. math:: dX = F(X)\,dt + \sqrt{\frac{\gamma}{p d}}\;\Sigma(X)^{1/2}\,dB_t, \qquad X = (a, M, Q)

@@ -8,6 +8,8 @@ from twolayer.training.methods import HeavyBall as HeavyBall
 from twolayer.training.methods import Nesterov as Nesterov
 from twolayer.training.methods import RMSProp as RMSProp
 from twolayer.training.methods import SignDescent as SignDescent
+from twolayer.training.regression import RidgeRegression as RidgeRegression
+from twolayer.training.schedule import Phase as Phase
 from twolayer.training.schedule import PhasedClock as PhasedClock
 from twolayer.training.schedule import Schedule as Schedule
 from twolayer.training.sgd import SGD as SGD

@@ -11,12 +11,15 @@ from twolayer.problem import Problem
 from twolayer.specification.fields import instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
+from twolayer.training.regression import RidgeRegression
 from twolayer.training.sgd import SGD
 
+Phase = SGD | RidgeRegression
 
-def _as_phases(value: Any) -> tuple[SGD, ...]:
+
+def _as_phases(value: Any) -> tuple[Phase, ...]:
     phases = tuple(value) if isinstance(value, tuple | list) else (value,)
-    check = instance("phases", SGD, "a list of training methods such as [SGD(0.5), SGD(0.1)]")
+    check = instance("phases", (SGD, RidgeRegression), "a list of training methods such as [SGD(0.5), SGD(0.1)]")
     return tuple(check(phase) for phase in phases)
 
 
@@ -30,9 +33,13 @@ class Schedule(eqx.Module):
     r"""Several trainings one after the other, each of which starts where the last one ended.
 
     A piecewise constant learning rate is ``Schedule([SGD(0.5), SGD(0.1)], switches=[20.0])``; layer-wise training is
-    ``Schedule([SGD(2.0), SGD(1.0, layers=Second())], switches=[5.0])``. Time continues through all phases,
+    ``Schedule([SGD(2.0), SGD(1.0, layers=Second())], switches=[5.0])``, or with `RidgeRegression` as its second phase,
+    a fit of the second layer in closed form. Time continues through all phases,
 
     .. math:: t = \frac{1}{pd} \sum_{samples} \gamma
+
+    to which a fit adds one unit. A single phase has no switch: ``Schedule([RidgeRegression(0.1)])`` fits the second
+    layer on random features.
 
     A phase on the sphere keeps the lengths that the rows have when the phase begins, which differ from those of the
     start if an earlier phase was free. On a fixed set it keeps the lengths of the start.
@@ -41,40 +48,51 @@ class Schedule(eqx.Module):
     ----------
     phases
         The trainings: all on fresh samples without momentum, where the next phase depends only on the overlaps at the
-        end of the last one; or all on the same fixed set, with one batch size and one kind of momentum.
+        end of the last one; or all on the same fixed set, with one batch size and one kind of momentum. After a fixed
+        set the second layer may be fitted on fresh samples, by `RidgeRegression`.
     switches
         The times at which the next phase begins, in increasing order: one fewer than there are phases.
     """
 
-    phases: tuple[SGD, ...] = leaf(_as_phases)
-    switches: tuple[float, ...] = static(_as_switches)
+    phases: tuple[Phase, ...] = leaf(_as_phases)
+    switches: tuple[float, ...] = static(_as_switches, default=())
 
     def __check_init__(self) -> None:
         """Check that phases and switches fit, and that no state besides the overlaps passes between phases."""
-        if len(self.phases) < 2 or len(self.switches) != len(self.phases) - 1:
+        if len(self.switches) != len(self.phases) - 1:
             raise InvalidInput(
-                f"Argument `switches` must have one time fewer than there are phases (two or more), but there are "
+                f"Argument `switches` must have one time fewer than there are phases (one or more), but there are "
                 f"{len(self.switches)} for {len(self.phases)} phases."
             )
         if any(later <= before for before, later in zip(self.switches, self.switches[1:], strict=False)):
             raise InvalidInput(f"Argument `switches` must be increasing, but is {list(self.switches)}.")
-        first = self.phases[0]
-        for phase in self.phases:
+        methods, is_alone = self.methods, len(self.methods) == 1
+        if self.has_fixed_set and any(isinstance(phase, SGD) for phase in self.phases[len(methods) :]):
+            raise InvalidInput(
+                "Argument `phases` must have its fits of the second layer at the end where samples are reused, but one "
+                f"of them comes before {shown(methods[-1])}."
+            )
+        for phase in methods:
             if self.has_fixed_set:
                 kinds = [
                     (training.reuse, training.batch_size, training.has_momentum, type(training.method))
-                    for training in (first, phase)
+                    for training in (methods[0], phase)
                 ]
                 if kinds[0] != kinds[1]:
                     raise InvalidInput(
                         "Argument `phases` must share the fixed set, the batch size and the kind of momentum, but "
-                        f"{shown(phase)} does not fit {shown(first)}."
+                        f"{shown(phase)} does not fit {shown(methods[0])}."
                     )
-            elif phase.has_momentum:
+            elif phase.has_momentum and not is_alone:
                 raise InvalidInput(
                     "Argument `phases` must be trainings without momentum on fresh samples: a velocity is carried from "
                     "one phase to the next on a fixed set only."
                 )
+
+    @property
+    def methods(self) -> tuple[SGD, ...]:
+        """The phases that go in steps of SGD, without fits of the second layer."""
+        return tuple(phase for phase in self.phases if isinstance(phase, SGD))
 
     @property
     def has_fixed_set(self) -> bool:
@@ -83,8 +101,8 @@ class Schedule(eqx.Module):
 
     @property
     def learning_rate(self) -> Numbers:
-        """The largest learning rate of all phases, which bounds the scatter of a run."""
-        return max(float(phase.learning_rate) for phase in self.phases)
+        """The largest learning rate of all phases, which bounds the scatter of a run; 0 if all phases are fits."""
+        return max((float(phase.learning_rate) for phase in self.methods), default=0.0)
 
     @property
     def is_spherical(self) -> bool:

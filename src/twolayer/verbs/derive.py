@@ -103,15 +103,14 @@ def _one_method(training: Training) -> SGD:
     """The method whose equations hold in all phases: the learning rate, which may change, is a symbol in them."""
     if isinstance(training, SGD):
         return training
-    first = training.phases[0]
+    methods = training.methods
     at_one_rate = {
-        to_json(eqx.tree_at(lambda method: method.learning_rate, phase, first.learning_rate))
-        for phase in training.phases
+        to_json(eqx.tree_at(lambda method: method.learning_rate, phase, methods[0].learning_rate)) for phase in methods
     }
-    if len(at_one_rate) > 1:
+    if len(at_one_rate) != 1 or len(methods) < len(training.phases):
         raise NotApplicable(
             "Argument `training` must be one method, or a Schedule whose phases differ in the learning rate alone, but "
             "its phases differ in more: derive the equations of each phase, as in "
             "`derive(problem, training.phases[0])`."
         )
-    return first
+    return methods[0]

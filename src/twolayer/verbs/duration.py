@@ -27,7 +27,8 @@ from twolayer.theory import DMFT, HDMF, SDE, BatchMap, MeanField, SaadSolla
 from twolayer.theory.batch_map import TOGETHER
 from twolayer.theory.reuse.frame import gradients_per_step
 from twolayer.theory.sde import PROBES, TOLERANCE
-from twolayer.training import SGD
+from twolayer.training import SGD, RidgeRegression
+from twolayer.verbs.phases import answer
 
 # Seconds of one operation on a number, and of one program of XLA on small arrays with all its parts, on a core that
 # draws a normal number by NumPy in the third.
@@ -102,10 +103,12 @@ def seconds(
     phases = (training,) if isinstance(training, SGD) else training.phases
     switches = () if isinstance(training, SGD) else training.switches
     ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
-    exactness = description.applies(problem, phases[0]).exactness
+    exactness = answer(description, problem, training).exactness
     replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
     works = [
-        work(description, Size(problem, phase, last - first, len(ask.times()), replicas, averages))
+        _fit_work(description, problem, phase, replicas, averages)
+        if isinstance(phase, RidgeRegression)
+        else work(description, Size(problem, phase, last - first, len(ask.times()), replicas, averages))
         for phase, first, last in zip(phases, [0.0, *ends], ends, strict=False)
         if last > first
     ]
@@ -147,6 +150,18 @@ def _at_once(replicas: int) -> int:
 
 
 # ------------------------------------------------------------------------------------------------ the work of each
+
+
+def _fit_work(
+    description: AbstractDescription, problem: Problem, fit: RidgeRegression, replicas: int, averages: Averages
+) -> Cost:
+    """The work of one fit of the second layer: features of the samples, or averages of them by the engines."""
+    p, k = problem.p, problem.k
+    if fit.samples is None or not isinstance(description, DirectSGD | OverlapSGD):
+        return Cost(averages.variants, replicas * averages.operations)
+    per_number = DRAW / 4 + p + k
+    drawn = problem.d * per_number if isinstance(description, DirectSGD) else (p + k) * (DRAW + p)
+    return Cost(1.0, replicas * fit.samples * (drawn + p * (UNIT + p)))
 
 
 @singledispatch

@@ -14,15 +14,15 @@ from twolayer.core.random import replica_key
 from twolayer.core.text import Text, html_grid, table
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
-from twolayer.description import AbstractDescription, Applies, Exactness
+from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import choose, estimate
 from twolayer.problem import Gaussian, Problem
 from twolayer.specification.fields import instance
 from twolayer.specification.registry import registered
-from twolayer.training import SGD, Schedule
-from twolayer.training.clock import Clock
+from twolayer.training import SGD, Clock, Phase, RidgeRegression, Schedule
 from twolayer.verbs.cautions import LONG, in_words, of_limit, of_moments
 from twolayer.verbs.duration import Averages, measured, seconds
+from twolayer.verbs.phases import answer
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -208,10 +208,10 @@ def explain(
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
         member = given.get(cls) or cls()
-        answer = _applies(member, problem, training)
-        warned = of_limit(name, answer.exactness, problem, training, steps) if answer.ok else ()
-        time = seconds(member, problem, training, asked, averages) if answer.ok else None
-        row = DescriptionRow(name, answer.ok, answer.exactness.value, answer.statement, warned, time)
+        applies = answer(member, problem, training)
+        warned = of_limit(name, applies.exactness, problem, training, steps) if applies.ok else ()
+        time = seconds(member, problem, training, asked, averages) if applies.ok else None
+        row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, time)
         rows.append(_with_errors(row, training, warned_of))
     return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked)
 
@@ -237,20 +237,6 @@ def _moments(problem: Problem) -> tuple[tuple[MomentRow, ...], Averages]:
     return rows, averages
 
 
-def _applies(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
-    """The answer for the training, or for a schedule: yes if it covers every phase, and the first reason if not."""
-    if isinstance(training, SGD):
-        return description.applies(problem, training)
-    answers = [description.applies(problem, phase) for phase in training.phases]
-    refused = next((n for n, answer in enumerate(answers) if not answer.ok), None)
-    if refused is not None:
-        answer = answers[refused]
-        return answer._replace(statement=f"phase {refused + 1}: {answer.statement}")
-    if training.has_fixed_set and type(description).run_phases is AbstractDescription.run_phases:
-        return answers[0]._replace(ok=False, statement="it does not follow a schedule on a fixed set of samples.")
-    return answers[0]
-
-
 def _clock(problem: Problem, training: Training) -> str:
     """What a unit of time is, in each phase."""
     if isinstance(training, SGD):
@@ -263,7 +249,9 @@ def _clock(problem: Problem, training: Training) -> str:
     )
 
 
-def _unit_of_time(problem: Problem, training: SGD, clock: Clock) -> str:
+def _unit_of_time(problem: Problem, training: Phase, clock: Clock) -> str:
+    if isinstance(training, RidgeRegression):
+        return f"One unit of time is one {training.words}."
     return (
         f"One unit of time is {1 / clock.time_per_sample:.6g} samples, {1 / clock.time_per_step:.6g} steps of "
         f"{clock.samples_per_step} (gamma = {float(training.learning_rate):g}, p = {problem.p}, d = {problem.d})."

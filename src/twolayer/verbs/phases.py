@@ -8,21 +8,43 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.ask import Training
+from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import ROW, AbstractDescription, Applies, Plan, Record, Status
 from twolayer.problem import Overlaps, Problem
 from twolayer.stepping import padded
-from twolayer.training import SGD
-from twolayer.training.clock import Clock
-from twolayer.verbs.places import run_part
+from twolayer.training import SGD, Clock, Phase, PhasedClock, RidgeRegression, Schedule
+from twolayer.verbs.places import run_part, run_whole
+
+
+def answer(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
+    """The answer for the training, or for a schedule: yes if it covers every phase, and the first reason if not."""
+    if isinstance(training, SGD):
+        return description.applies(problem, training)
+    answers = [_phase_answer(description, problem, phase) for phase in training.phases]
+    refused = next((n for n, answer in enumerate(answers) if not answer.ok), None)
+    if refused is not None:
+        answer = answers[refused]
+        return answer._replace(statement=f"phase {refused + 1}: {answer.statement}")
+    cannot = type(description).run_phases is AbstractDescription.run_phases
+    if training.has_fixed_set and cannot and len(training.methods) > 1:
+        return answers[0]._replace(ok=False, statement="it does not follow a schedule on a fixed set of samples.")
+    fits = [x for x, phase in zip(answers[1:], training.phases[1:], strict=True) if isinstance(phase, RidgeRegression)]
+    return answers[0]._replace(statement="; then ".join(x.statement for x in (answers[0], *fits)))
+
+
+def _phase_answer(description: AbstractDescription, problem: Problem, phase: Phase) -> Applies:
+    if isinstance(phase, RidgeRegression):
+        return description.applies_to_fit(problem, phase)
+    return description.applies(problem, phase)
 
 
 def require(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
     """Whether a description covers the training, every phase of it; or why not, as an error."""
-    if isinstance(training, SGD):
-        return description.require(problem, training)
-    answers = [description.require(problem, phase) for phase in training.phases]
-    return answers[0]
+    applies = answer(description, problem, training)
+    if not applies.ok:
+        raise NotApplicable(f"`{type(description).__name__}` does not apply: {applies.statement}")
+    return applies
 
 
 def follow(description: AbstractDescription, problem: Problem, training: Training, plan: Plan) -> Record:
@@ -32,20 +54,21 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     with random numbers of its own, has the law of a run that was never cut. On a fixed set they are not, and the
     description takes care of all phases itself.
     """
-    if isinstance(training, SGD):
-        return description.run(problem, training, plan)
-    clock = training.clock(problem)
+    if isinstance(training, SGD) or _is_together(training):
+        return run_whole(description, problem, training, plan)
+    clock, methods = training.clock(problem), training.methods
+    legs: list[tuple[int, Phase | Schedule]] = list(enumerate(training.phases))
     if training.has_fixed_set:
-        return description.run_phases(problem, training.phases, tuple(map(int, clock.first_steps)), plan)
+        legs[: len(methods)] = [(0, Schedule(methods, training.switches[: len(methods) - 1]))]
     # A limit theory changes phase at the very times asked; what goes in steps does so at the nearest ones.
     in_time = description.is_continuous
     points: Any = plan.times if in_time else plan.steps
     firsts = np.array([0.0, *training.switches]) if in_time else clock.first_steps
-    ends, last = np.append(firsts[1:], np.inf), points[-1]
+    ends, last = [*(firsts[number] for number, _ in legs[1:]), np.inf], points[-1]
     pieces: list[Record] = []
     record: Any = None
-    for number, phase in enumerate(training.phases):
-        first, end = firsts[number], min(ends[number], last)
+    for (number, phase), end in zip(legs, np.minimum(ends, last), strict=True):
+        first = firsts[number]
         if first >= last and number:
             break
         inside = points[(points > first) & (points < end)]
@@ -56,7 +79,7 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
             plan.progress(float((first + fraction * (end - first)) / last))
 
         begun = plan if record is None else continued(plan, record, number)
-        steps, times = _on_clock(clock.clocks[number], own, in_time)
+        steps, times = _on_clock(phase.clock(problem), own, in_time)
         # A replica that has crossed its thresholds goes on: the next phase is one for all, and the record is cut later.
         part = dataclasses.replace(begun, steps=steps, times=times, progress=share, stops=False)
         record = run_part(description, problem, phase, part, f"phase {number}")
@@ -68,7 +91,12 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     return _joined(pieces, len(points))
 
 
-def _on_clock(clock: Clock, points: Any, in_time: bool) -> tuple[Any, Any]:
+def _is_together(training: Schedule) -> bool:
+    """Whether all phases run together, since they share a fixed set; a fit on fresh samples does not."""
+    return training.has_fixed_set and len(training.methods) == len(training.phases)
+
+
+def _on_clock(clock: Clock | PhasedClock, points: Any, in_time: bool) -> tuple[Any, Any]:
     """Steps and times of save points that are given as the one or the other."""
     return (clock.steps_at(points), points) if in_time else (points, clock.time(points))
 

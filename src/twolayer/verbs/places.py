@@ -13,7 +13,7 @@ from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription, Plan, Record
 from twolayer.problem import Problem
 from twolayer.specification.codec import content_hash
-from twolayer.training import SGD
+from twolayer.training import RidgeRegression, Schedule
 
 
 def open_place(checkpoint: Checkpoint | None, computation: str) -> Place | None:
@@ -45,14 +45,28 @@ def _digest(plan: Plan) -> str:
     return digest.hexdigest()
 
 
-def run_part(description: AbstractDescription, problem: Problem, training: SGD, plan: Plan, name: str) -> Record:
+def run_whole(
+    description: AbstractDescription, problem: Problem, training: Training | RidgeRegression, plan: Plan
+) -> Record:
+    """Run a description without a cut: one method, one fit of the second layer, or a schedule on a fixed set."""
+    if isinstance(training, RidgeRegression):
+        return description.run_fit(problem, training, plan)
+    if isinstance(training, Schedule):
+        firsts = training.clock(problem).first_steps
+        return description.run_phases(problem, training.methods, tuple(map(int, firsts)), plan)
+    return description.run(problem, training, plan)
+
+
+def run_part(
+    description: AbstractDescription, problem: Problem, training: Training | RidgeRegression, plan: Plan, name: str
+) -> Record:
     """Run a description as one part of a longer run; a part that was finished before a kill is read from disk."""
     place = plan.checkpoint
     arrays = None if place is None else place.part(name)
     if arrays is not None:
         plan.progress(1.0)
         return Record.from_arrays(arrays)
-    record = description.run(problem, training, plan)
+    record = run_whole(description, problem, training, plan)
     if place is not None and not record.interrupted:
         place.finish(name, record.to_arrays())
     return record
