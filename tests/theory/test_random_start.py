@@ -10,6 +10,7 @@ import twolayer as tl
 from twolayer.core.random import replica_key
 from twolayer.theory.formulas.random_start import (
     mean_log_overlap,
+    mean_over_largest,
     mean_over_overlap,
     overlap_rule,
     sum_of_alignments,
@@ -67,3 +68,12 @@ def test_drawn_starts_have_the_law(check_mean, p, d):
     check_mean(d * overlap, p, "overlap")
     check_mean(d * alignment, p * (p - 1), "alignment")
     check_mean(np.log(overlap), mean_log_overlap(p, d).value, "logarithm")
+
+
+@pytest.mark.parametrize("p", [1, 5])
+def test_the_largest_of_several_overlaps_has_its_mean(p):
+    squares = np.random.default_rng(0).beta(0.5, 49.5, (200_000, p)).max(axis=1)
+    for function in (np.log, lambda square: square):
+        mean = mean_over_largest(function, p, 100)
+        assert abs(mean.value - function(squares).mean()) < 5 * function(squares).std() / np.sqrt(len(squares))
+        assert mean.error < 1e-9

@@ -13,6 +13,7 @@ from twolayer.analyses.escape.predictions import (
     Predictions,
     by_ode,
     check_rate,
+    from_the_plateau,
     from_the_saddle,
     has_formulas,
 )
@@ -31,6 +32,7 @@ from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
 from twolayer.specification.fields import count, instance, number
 from twolayer.theory import SaadSolla
+from twolayer.theory.formulas.quadratic import Escape, student_of
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.phases import require
@@ -67,6 +69,10 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
         if isinstance(training, SGD) and has_formulas(problem, training):
             asked = self.threshold, drawn, self.starts, self.until, self.progress
             return from_the_saddle(problem, training, *asked)
+        student = student_of(problem, training) if isinstance(training, SGD) else None
+        if isinstance(training, SGD) and student is not None:
+            escape = Escape(student, float(training.learning_rate), self.threshold)
+            return from_the_plateau(problem, training, escape, drawn, self.starts, self.until, self.progress)
         return by_ode(problem, training, drawn, self.starts, self.until, self.progress)
 
     def measure(
@@ -107,9 +113,11 @@ def exit_time(
 
     For phase retrieval on the sphere from random starts: the annealed and the quenched formula, both linearised at the
     saddle; the mean of the ODE over the law of the start (at p = 1 in closed form); the same with the shift that the
-    noise of SGD makes, in the limit of large d and at this d; the optimal and the largest learning rate. For any other
-    problem, and for a schedule: the ODE from random starts. And for all of them the measured times of a simulation, at
-    the resolution of a step.
+    noise of SGD makes, in the limit of large d and at this d; the optimal and the largest learning rate. The same for
+    free rows, and with both layers trained: there neurons without overlap first relax to another length and output
+    weight, and the formulas are linearised along this motion and at the plateau where it ends (`notes` say where, or
+    why there is none). For any other problem, and for a schedule: the ODE from random starts. And for all of them the
+    measured times of a simulation, at the resolution of a step.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import Starts
+from twolayer.analyses.escape.starts import Starts, largest_squares
 from twolayer.analyses.quantity import Prediction
 from twolayer.ask import Training
 from twolayer.core.errors import InvalidInput
@@ -15,7 +15,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING
 from twolayer.problem import Problem
 from twolayer.theory import SaadSolla
-from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas import phase_retrieval, quadratic
 from twolayer.theory.formulas.escape import ode_exit_times
 from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squares
 from twolayer.theory.motion.flow import LOOSER
@@ -160,6 +160,68 @@ def does_not_exit(learning_rate: float, threshold: float | None, where: str) -> 
         f"The learning rate {learning_rate:.4g} does not escape {where}: the formulas, linearised at the saddle, say "
         f"when the saddle is left, but the excess risk of the ODE does not fall to {1.0 - threshold:.4g} of its start."
     )
+
+
+# -------------------------------------------- phase retrieval by rows or output weights that change their size
+
+
+def from_the_plateau(
+    problem: Problem,
+    training: SGD,
+    escape: quadratic.Escape,
+    drawn: Starts,
+    starts: int,
+    until: float | None,
+    tell: Progress,
+) -> Predictions:
+    """The exit of a quadratic student by overlap: formulas along its motion without overlap, the ODE, and noise.
+
+    The formula of each start tells most of the scatter of the ODE; its mean over the law of the start is known.
+    """
+    student, gamma, d = escape.student, float(training.learning_rate), problem.d
+    few = drawn.first(starts)
+    predictions = by_ode(problem, training, few, starts, until, tell)
+    quenched, noisy = escape.mean_time(d), escape.mean_time(d, is_noisy=True)
+    rest, ode = student.rest(gamma), predictions.ode
+    rates = {
+        "growth_rate": None if rest is None else rest.growth_rate,
+        "optimal_learning_rate": student.optimal_learning_rate,
+        "maximal_learning_rate": student.maximal_learning_rate,
+        "noise_shift": None if rest is None else escape.noise_shift,
+    }
+    rates = {name: float(value) for name, value in rates.items() if value is not None}
+    annealed = escape.annealed_time(d)
+    estimates = {
+        "annealed": Prediction(annealed, quadratic.ACCURACY * (1.0 + annealed)),
+        "quenched": Prediction(quenched.value, quenched.error + quadratic.ACCURACY * (1.0 + quenched.value)),
+        "quenched_with_noise": Prediction(noisy.value, noisy.error + quadratic.ACCURACY * (1.0 + noisy.value)),
+        "ode": predictions.estimates["ode"],
+    }
+    if ode is not None and ode.size > 1 and not ode.is_censored and np.isfinite(noisy.value):
+        squares = largest_squares(few.plan.starts)
+        unexplained = ode.times - escape.times(squares)
+        scatter = phase_retrieval.STANDARD_ERRORS * float(np.std(unexplained, ddof=1) / np.sqrt(ode.size))
+        numerical = predictions.estimates["ode"].error - phase_retrieval.STANDARD_ERRORS * ode.standard_error
+        value, error = quenched.value + float(np.mean(unexplained)), scatter + numerical + estimates["quenched"].error
+        change = noisy.value - quenched.value
+        left_out = escape.model_error(d, value + change, change, squares, ode.times)
+        estimates["ode"] = Prediction(value, error)
+        estimates["ode_at_finite_d"] = Prediction(value + change, error, left_out)
+    note = _no_plateau(student, gamma, rest)
+    return Predictions(estimates, rates, ode, (*predictions.notes, *note))
+
+
+def _no_plateau(student: quadratic.QuadraticStudent, gamma: float, rest: quadratic.Rest | None) -> list[str]:
+    """Where the escape is not from a plateau at rest, and why."""
+    largest = student.maximal_learning_rate
+    if largest is None:
+        return [
+            "There is no plateau: the noise of SGD goes on to lengthen the rows while output weights shrink, so that "
+            "the exit is slower than log d."
+        ]
+    if rest is None or gamma >= largest:
+        return [f"Above the learning rate {largest:.4g} the plateau is not left, or rows grow without bound."]
+    return [f"Without overlap rows relax to a squared length of {rest.q:.4g} and output weights to {rest.a:.4g}."]
 
 
 # -------------------------------------------------------------------------------- phase retrieval on the sphere

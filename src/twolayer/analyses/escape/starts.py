@@ -71,11 +71,16 @@ def draw_starts(problem: Problem, training: Training, threshold: float, size: in
 
 def overlap_thresholds(starts: Overlaps, threshold: float) -> Float[np.ndarray, " replicas"]:
     """The cosine at which each start is left."""
+    largest = largest_squares(starts)
+    if float(np.max(largest)) >= 1.0 - ROUNDING:
+        raise InvalidInput("A neuron of the start lies along a target direction: there is nothing to leave.")
+    return np.sqrt(threshold + (1.0 - threshold) * largest)
+
+
+def largest_squares(starts: Overlaps) -> Float[np.ndarray, " replicas"]:
+    """The largest squared cosine of a neuron with a target direction, of each start."""
     lengths = np.diagonal(np.asarray(starts.Q), axis1=1, axis2=2)
     if float(np.min(lengths)) <= 0.0:
         raise InvalidInput("The exit is measured by overlap, but a row of the start is zero and has none.")
     squares = np.asarray(starts.M) ** 2 / (lengths[:, :, None] * np.diagonal(np.asarray(starts.P)))
-    largest = np.max(squares, axis=(1, 2))
-    if float(np.max(largest)) >= 1.0 - ROUNDING:
-        raise InvalidInput("A neuron of the start lies along a target direction: there is nothing to leave.")
-    return np.sqrt(threshold + (1.0 - threshold) * largest)
+    return np.max(squares, axis=(1, 2))

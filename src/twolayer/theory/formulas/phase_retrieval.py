@@ -36,32 +36,49 @@ STANDARD_ERRORS = 5.0
 
 def applies(problem: Problem, training: SGD) -> Applies:
     """Whether the formulas of this file apply to the problem and its training."""
+    for answer in (applies_to_problem(problem), applies_to_plain(problem, training)):
+        if not answer.ok:
+            return answer
+    if not training.is_spherical:
+        return _no("the training is not plain SGD on the sphere with fresh samples.")
+    if float(training.layer_ratio) != 0.0:
+        return _no("the second layer is trained, or there is weight decay.")
+    return Applies(True, Exactness.LIMIT_D, "phase retrieval on the sphere from random starts")
 
-    def no(reason: str) -> Applies:
-        return Applies(False, Exactness.LIMIT_D, reason)
 
+def applies_to_problem(problem: Problem) -> Applies:
+    """Whether the problem is phase retrieval by quadratic neurons from a random start on the unit sphere."""
     units, student = problem.target.units, problem.student
     if units is None or problem.k != 1 or not isinstance(units.activation, SquareActivation):
-        return no("the target is not phase retrieval.")
+        return _no("the target is not phase retrieval.")
     if not (np.allclose(np.asarray(units.weights), 1.0) and np.allclose(np.asarray(problem.P), 1.0)):
-        return no("the target is not of unit size.")
+        return _no("the target is not of unit size.")
     if not isinstance(student.activation, SquareActivation):
-        return no(f"the student is {student.activation}, not square.")
+        return _no(f"the student is {student.activation}, not square.")
     second_layer = np.nan if student.is_random else 1.0
     if not np.allclose(second_layer if isinstance(student.second_layer, str) else student.second_layer, 1.0):
-        return no("the second layer of the student is not of ones.")
+        return _no("the second layer of the student is not of ones.")
     if not isinstance(problem.inputs, Gaussian) or not isinstance(problem.loss, Square):
-        return no("the inputs are not Gaussian, or the loss is not the square loss.")
+        return _no("the inputs are not Gaussian, or the loss is not the square loss.")
     start = problem.start
     if not (isinstance(start, RandomStart) and start.law == "sphere" and float(start.norm) == 1.0):
-        return no("the start is not uniform on the unit sphere.")
-    if not training.is_spherical or not training.is_fresh or training.has_momentum:
-        return no("the training is not plain SGD on the sphere with fresh samples.")
-    if float(training.layer_ratio) != 0.0 or float(training.weight_decay) != 0.0:
-        return no("the second layer is trained, or there is weight decay.")
+        return _no("the start is not uniform on the unit sphere.")
+    return Applies(True, Exactness.LIMIT_D, "phase retrieval from random starts")
+
+
+def applies_to_plain(problem: Problem, training: SGD) -> Applies:
+    """Whether the training is plain SGD with fresh samples and small batches, free or on the sphere."""
+    if not training.is_fresh or training.has_momentum:
+        return _no("the training is not plain SGD on the sphere with fresh samples.")
+    if float(training.weight_decay) != 0.0:
+        return _no("the second layer is trained, or there is weight decay.")
     if 2 * training.samples_per_step(problem) > problem.d:
-        return no("the batch is not much smaller than d.")
-    return Applies(True, Exactness.LIMIT_D, "phase retrieval on the sphere from random starts")
+        return _no("the batch is not much smaller than d.")
+    return Applies(True, Exactness.LIMIT_D, "plain SGD")
+
+
+def _no(reason: str) -> Applies:
+    return Applies(False, Exactness.LIMIT_D, reason)
 
 
 # ------------------------------------------------------------------------------------------------------ rates
@@ -355,7 +372,14 @@ def model_error(
     It is not proved: the factors have a margin over runs of `OverlapSGD` on random settings, and hold on others.
     """
     diffusion = learning_rate * noise_strength(p, noise) / (p * d)
-    rate = growth_rate(p, learning_rate, noise)
-    first_passage = 2.0 * diffusion / (rate**2 * 0.5 * (p + 1) * threshold)
-    finite_d = abs(correction + noise_shift(p, learning_rate, noise))
-    return float(first_passage + finite_d + time * diffusion * (1.5 + 6.0 / rate) + rate * np.var(rest))
+    rate, level = growth_rate(p, learning_rate, noise), 0.5 * (p + 1) * threshold
+    finite_d = correction + noise_shift(p, learning_rate, noise)
+    return next_order(diffusion, rate, level, time, finite_d, rest)
+
+
+def next_order(diffusion: Numbers, rate: Numbers, level: float, time: float, finite_d: Numbers, rest: Numbers) -> float:
+    """The four terms of `model_error`, for the escape from any plateau."""
+    first_passage = 2.0 * diffusion / (rate**2 * level)
+    return float(
+        first_passage + abs(finite_d) + time * diffusion * (1.5 + 6.0 / rate) + rate * np.var(np.asarray(rest))
+    )

@@ -60,6 +60,18 @@ def mean_over_overlap(function: Callable[[np.ndarray], np.ndarray], d: int, belo
     return _by_halves(terms)
 
 
+def mean_over_largest(function: Callable[[np.ndarray], np.ndarray], p: int, d: int) -> Estimate:
+    """The average of a function of the largest squared overlap of p random directions with one fixed direction.
+
+    The law of the largest of p independent numbers has the density of one of them times :math:`p F^{p-1}`.
+    """
+    from scipy.special import betainc
+
+    square, weights = overlap_rule(d)
+    below = betainc(0.5, 0.5 * (d - 1.0), np.minimum(square, 1.0))
+    return _by_halves(p * below ** (p - 1) * weights * function(square))
+
+
 def mean_log_overlap(p: int, d: int) -> Estimate:
     r"""The mean logarithm of the squared overlap of p random directions with one fixed direction.
 
