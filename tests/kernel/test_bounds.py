@@ -70,12 +70,17 @@ def test_expressions_are_expanded():
     "text, words",
     [
         ("z1**3", "odd powers"),
-        ("z1 + 1", "constant"),
-        ("cos(z1)", "constant"),
         ("z1*z2**2", "odd powers"),
-        ("exp(z1)", "no bound"),
-        ("cos(z1**2)", "no bound"),
-        ("cos(z1)*z2", "no bound"),
+        ("exp(z1)", "odd powers"),
+        ("cos(z1)*z2", "no bound: it varies along more than one direction"),
+        ("exp(-z1**2 - z2**2)", "more than one direction"),
+        ("log(1 + z1**2)", "at a vector of length 1: .* lengths below 1 only"),
+        ("1/(1 + 4*z1**2)", "lengths below 0.5 only"),
+        ("sqrt(z1**2)", "no Taylor series at zero"),
+        ("1/z2**2", "no Taylor series at zero"),
+        ("log(z1**2 - 1)", "no Taylor series at zero"),
+        ("tanh(z1)**2", "made of exp, log, sqrt, cos, sin"),
+        ("exp(-30*z1**2)", "before they cancel"),
         ("z3", "3 fields"),
         ("z1.real", "not allowed"),
     ],
@@ -83,6 +88,67 @@ def test_expressions_are_expanded():
 def test_outside_the_theorem(text, words):
     with pytest.raises(tl.InvalidInput, match=words):
         from_expression(text, np.eye(2))
+
+
+EVEN = {
+    "log(1 + z1**2)": lambda z: np.log1p(z[0] ** 2),
+    "1/(1 + z1**2)": lambda z: 1 / (1 + z[0] ** 2),
+    "exp(-z1**2)": lambda z: np.exp(-(z[0] ** 2)),
+    "exp(z1) + exp(-z1) - 2 + z2": lambda z: 2 * np.cosh(z[0]) - 2 + z[1],
+    "3*sqrt(1 + (z1 - z2)**2/4) - 3": lambda z: 3 * np.sqrt(1 + (z[0] - z[1]) ** 2 / 4) - 3,
+    "cos(z1**2) - z2*sin(z2)/2": lambda z: np.cos(z[0] ** 2) - z[1] * np.sin(z[1]) / 2,
+    "exp(-z2**2)/(2 + cos(z2)) + exp(-z2**2)": lambda z: np.exp(-(z[1] ** 2)) * (1 + 1 / (2 + np.cos(z[1]))),
+    "log(2)": lambda z: np.full_like(z[0], np.log(2.0)),
+}
+
+
+@pytest.mark.parametrize("text", EVEN)
+def test_even_analytic_targets(text):
+    """Their Taylor series are the functions themselves, and the bounds hold for what is measured."""
+    rng = np.random.default_rng(len(text))
+    X, B = unit(80, 4), rng.standard_normal((2, 4))
+    B *= rng.uniform(0.3, 0.85, 2)[:, None] / np.linalg.norm(B, axis=1, keepdims=True)
+    target, y = from_expression(text, B), EVEN[text]((X @ B.T).T)
+    np.testing.assert_allclose(target(X), y, atol=1e-12)
+    form = np.sqrt(spectrum(X).inverse_form(y).value)
+    assert form <= target.sharp_bound <= target.bound and 0.0 <= target.rest < 1e-9 * target.bound
+
+
+@pytest.mark.parametrize("text, alphas, length", [
+    ("log(1 + z1**2)", lambda j: mpmath.mpf(1) / j, 0.99),
+    ("1/(1 + z1**2)", lambda j: mpmath.mpf(1), 0.995),
+    ("exp(-z1**2)", lambda j: 1 / mpmath.factorial(j), 3.0),
+])  # fmt: skip
+def test_bounds_of_series_with_their_rests(text, alphas, length):
+    """The sums of the paper, to infinity by another route; a series that is cut keeps its bound by its rest."""
+    target = from_expression(text, length * np.eye(1, 5))
+    constant = 0.0 if text.startswith("log") else 1.0
+    with mpmath.workdps(30):
+        terms = lambda j: 2 * j * alphas(int(j)) * mpmath.mpf(length) ** (2 * j)  # noqa: E731
+        exact = 3 * float(mpmath.nsum(terms, [1, mpmath.inf]))
+    # A constant is |x|^2, whose quadratic form is added to that of the series before its nuclear norm is taken.
+    first = (-1.0 if constant else 1.0) * float(alphas(1)) * length**2
+    joined = 6 * (abs(constant + first) + 4 * constant - abs(first))
+    assert (exact + joined) * (1.0 - 1e-12) <= target.bound <= (exact + joined) * (1.0 + 1e-4)
+
+
+def test_the_rest_of_a_series_that_is_cut(monkeypatch):
+    from twolayer.kernel import series
+
+    whole = from_expression("log(1 + z1**2)", 0.9 * np.eye(1, 5))
+    monkeypatch.setattr(series, "MOST_POWERS", 64)
+    short = from_expression("log(1 + z1**2)", 0.9 * np.eye(1, 5))
+    left_out = (whole.bound - 3 * whole.rest) - (short.bound - 3 * short.rest)
+    assert max(short.powers) == 64 < max(whole.powers) and left_out > 1e-3
+    assert left_out <= 3 * short.rest < 5 * left_out and short.bound >= whole.bound - 3 * whole.rest
+
+
+def test_constants_are_quadratic_forms_of_unit_inputs():
+    X = unit(60, 5)
+    target = from_expression("z1 + 0.5", np.eye(1, 5))
+    np.testing.assert_allclose(target(X), X[:, 0] + 0.5, atol=1e-14)
+    assert measured(target, X) <= target.sharp_bound == pytest.approx(np.sqrt(4 + 2 * np.pi * 0.25 * 5))
+    assert target.bound == pytest.approx(3 + 6 * 0.5 * 5)
 
 
 def test_odd_powers_do_exceed_the_formula():

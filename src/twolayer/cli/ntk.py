@@ -56,6 +56,10 @@ def ntk(
         int | None,
         option("--test", "N", "Test samples on which errors are measured; none when left out, but 1000 with --shares."),
     ] = None,
+    delta: Annotated[float, option("--delta", "VALUE", "Failure probability of the theorems.")] = 0.1,
+    epsilon: Annotated[
+        float, option("--epsilon", "VALUE", "Accuracy of theorem 4.1, as a fraction of the norm of the labels.")
+    ] = 0.1,
     single: Annotated[bool, switch("--single", "Network and matrix-free products in single precision.")] = False,
     method: Annotated[str, option("--method", "NAME", "exact (all eigenvalues), free (no matrix), or auto.")] = "auto",
     devices: Annotated[
@@ -139,7 +143,7 @@ def _from_options(source: str, options: dict[str, Any]) -> "tuple[LazySpec, dict
     samples, held = load_data(**data, seed=options["seed"], has_target=bool(options["target"]))
     problem, training = lazy_setting(samples, **taken(*LETTERS))
     ask = NTKAsk(
-        **taken("steps", "target", "seed", "ridge", "method", "devices"),
+        **taken("steps", "target", "seed", "ridge", "method", "devices", "delta", "epsilon"),
         replicas=count("replicas", low=0)(options["replicas"]) if options["width"] else 0,
         test=held,
         shares=np.linspace(0.0, 1.0, shares) if shares else (),

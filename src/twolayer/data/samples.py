@@ -92,8 +92,10 @@ def load_samples(
 
 
 def randomise_labels(y: NumbersLike, share: NumbersLike, seed: int = 0) -> np.ndarray:
-    """The labels with a fraction ``share`` of them replaced by plus or minus one with equal probability.
+    """The labels with a fraction ``share`` of them drawn at random.
 
+    Signs are replaced by plus or minus one with equal probability, other labels between -1 and 1 by labels that are
+    drawn from all of them.
     The choice of samples and their new labels depend on the seed only: with a larger share, the samples that were
     already replaced keep the same random labels.
     """
@@ -102,10 +104,14 @@ def randomise_labels(y: NumbersLike, share: NumbersLike, seed: int = 0) -> np.nd
     seed = count("seed", low=0)(seed)
     if share == 0.0:
         return y.copy()
-    if not np.all(np.abs(y) == 1.0):
-        raise InvalidInput("Labels must be plus or minus one for some of them to be drawn at random: give `classes`.")
+    if not np.all(np.abs(y) <= 1.0):
+        raise InvalidInput(
+            "Labels must be between -1 and 1 for some of them to be drawn at random, but one is "
+            f"{y[np.argmax(np.abs(y))]:g}: give `classes`, or divide them."
+        )
     rng = np.random.default_rng([seed, 2])
-    order, drawn = rng.permutation(len(y)), rng.choice([-1.0, 1.0], len(y))
+    options = [-1.0, 1.0] if np.all(np.abs(y) == 1.0) else y
+    order, drawn = rng.permutation(len(y)), rng.choice(options, len(y))
     chosen = order[: round(share * len(y))]
     changed = y.copy()
     changed[chosen] = drawn[chosen]

@@ -23,5 +23,7 @@ from twolayer.kernel.matrices import parallel_pairs as parallel_pairs
 from twolayer.kernel.products import GramProduct as GramProduct
 from twolayer.kernel.spectra import AbstractSpectrum as AbstractSpectrum
 from twolayer.kernel.spectra import explain_singular as explain_singular
+from twolayer.kernel.theorems import NonDegenerate as NonDegenerate
+from twolayer.kernel.theorems import non_degenerate as non_degenerate
 from twolayer.kernel.training import Trained as Trained
 from twolayer.kernel.training import train as train

@@ -26,8 +26,9 @@ import numpy as np
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial
 from twolayer.core.types import NumbersLike
+from twolayer.kernel.series import direction, taylor
 from twolayer.problem.expression import Expression
-from twolayer.specification.fields import array, leaf
+from twolayer.specification.fields import array, leaf, number
 from twolayer.specification.registry import register
 
 # The series of a cosine ends where its terms are below this fraction of the bound.
@@ -60,12 +61,14 @@ class PowerSum(eqx.Module):
     r"""A target :math:`\sum_j \alpha_j (\beta_j \cdot x)^{q_j}`, with powers one or even.
 
     Linear terms are added up, and quadratic ones to a symmetric matrix that is split along its eigenvectors: no other
-    way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm).
+    way of writing them gives a smaller sum of :math:`|\alpha|\,\|\beta\|^2` (the nuclear norm). ``rest`` bounds the sum
+    of :math:`q\,|\alpha|\,\|\beta\|^q` over the terms of a series that are left out; both bounds contain it.
     """
 
     alphas: np.ndarray = leaf(array("alphas", 1))
     betas: np.ndarray = leaf(array("betas", 2))
     powers: np.ndarray = leaf(_as_powers)
+    rest: Any = leaf(number("rest", low=0.0), default=0.0)
 
     def __call__(self, X: Any) -> np.ndarray:
         """The target at each row of X."""
@@ -76,7 +79,7 @@ class PowerSum(eqx.Module):
     def bound(self) -> float:
         r"""The bound of the paper, :math:`3 \sum_j q_j |\alpha_j|\,\|\beta_j\|^{q_j}`."""
         lengths = np.linalg.norm(self.betas, axis=1)
-        return float(3.0 * np.sum(self.powers * np.abs(self.alphas) * lengths**self.powers))
+        return float(3.0 * np.sum(self.powers * np.abs(self.alphas) * lengths**self.powers)) + 3.0 * float(self.rest)
 
     @property
     def sharp_bound(self) -> float:
@@ -86,11 +89,14 @@ class PowerSum(eqx.Module):
             chosen = self.powers == q
             products = (self.betas[chosen] @ self.betas[chosen].T) ** q
             total += max(float(self.alphas[chosen] @ products @ self.alphas[chosen]), 0.0) / series_coefficient(int(q))
-        return math.sqrt(total)
+        return math.sqrt(total) + 3.0 * float(self.rest)
 
 
-def power_sum(terms: Iterable[tuple[float | int, NumbersLike, int]]) -> PowerSum:
-    r"""A target from terms :math:`(\alpha, \beta, q)`; raises for constants and for odd powers of three and more."""
+def power_sum(terms: Iterable[tuple[float | int, NumbersLike, int]], rest: float | int = 0.0) -> PowerSum:
+    r"""A target from terms :math:`(\alpha, \beta, q)`; raises for constants and for odd powers of three and more.
+
+    ``rest`` bounds the sum of :math:`q\,|\alpha|\,\|\beta\|^q` over the terms of a series that are left out.
+    """
     if not (terms := list(terms)):
         raise InvalidInput("Argument `terms` must hold at least one term (alpha, beta, power).")
     linear: Any = 0.0
@@ -119,7 +125,7 @@ def power_sum(terms: Iterable[tuple[float | int, NumbersLike, int]]) -> PowerSum
     if not others:  # quadratic terms that cancel
         others = [(0.0, np.zeros(d or 1), 1)]
     alphas, betas, powers = zip(*others, strict=True)
-    return PowerSum(np.array(alphas), np.stack(betas), np.array(powers))
+    return PowerSum(np.array(alphas), np.stack(betas), np.array(powers), rest)
 
 
 def check_power(q: float | int) -> None:
@@ -127,7 +133,7 @@ def check_power(q: float | int) -> None:
     if int(q) == q and (q == 1 or (q >= 2 and q % 2 == 0)):
         return
     if q == 0:
-        reason = "a constant has no part in the kernel"
+        reason = "a constant has no part in the kernel, but is a multiple of |x|^2 for unit inputs"
     elif int(q) == q and q > 0:
         reason = "odd powers from three on have no part in the kernel"
     else:
@@ -179,8 +185,9 @@ def from_expression(text: str, directions: NumbersLike) -> PowerSum:
     Parameters
     ----------
     text
-        A sum of polynomials in the fields and of cosines of linear forms with constant factors. It is parsed, never
-        evaluated as Python.
+        A sum of polynomials in the fields and of functions of one linear form each, such as ``cos(z1 - z2)``,
+        ``exp(-z1**2)`` or ``log(1 + z2**2/2)``, which enter by their Taylor series with a bound on the rest. It is
+        parsed, never evaluated as Python.
     directions
         The vectors :math:`\beta_r`, one per row.
 
@@ -191,18 +198,22 @@ def from_expression(text: str, directions: NumbersLike) -> PowerSum:
     .. math:: z_1^{a_1} \cdots z_k^{a_k} = \frac{1}{2^q q!} \sum_\nu (-1)^{|\nu|} \prod_i \binom{a_i}{\nu_i}
               \Big(\sum_i (a_i - 2\nu_i) z_i\Big)^q, \qquad q = \sum_i a_i
 
-    A remaining constant and odd powers of three and more raise `InvalidInput`.
+    A constant is a multiple of :math:`\|x\|^2 = 1`, a quadratic form. Odd powers of three and more raise
+    `InvalidInput`, and so does a series at a vector so long that :math:`\sum_q q\,|\alpha_q|\,\|\beta\|^q` diverges: the
+    promise ends at its radius of convergence, one for ``log(1 + z1**2)`` and ``1/(1 + z1**2)``, while ``exp(-z1**2)`` has no end.
     """
     B = array("directions", 2)(directions)
     formula = Expression(text)
     k = len(B)
     if formula.fields > k:
         raise InvalidInput(f"The formula {shown(text)} has {formula.fields} fields, but `directions` has {k} rows.")
-    polynomial, cosines = _take_apart(ast.parse(text.strip(), mode="eval").body, k, 1.0)
+    polynomial, cosines, others = _take_apart(ast.parse(text.strip(), mode="eval").body, k, 1.0)
     terms: list[tuple[float, np.ndarray, int]] = []
     for alpha, form in cosines:
         terms += _cosine_terms(alpha, form @ B)
     constant = sum(alpha for alpha, _ in cosines)
+    series, rest = _series_terms(others, B)
+    size = 1.0 + sum(abs(alpha) for alpha, _ in cosines) + sum(abs(alpha) for alpha, _, _ in series)
     for exponents, coefficient in polynomial.terms.items():
         q = sum(exponents)
         if q == 0:
@@ -210,21 +221,59 @@ def from_expression(text: str, directions: NumbersLike) -> PowerSum:
         elif coefficient != 0.0:
             check_power(q)
             terms += [(coefficient * alpha, form @ B, q) for alpha, form in _polarised(exponents)]
-    if abs(constant) > 1e-12 * (1.0 + sum(abs(alpha) for alpha, _ in cosines)):
-        check_power(0)
-    return power_sum(terms)
+    constant += sum(alpha for alpha, _, q in series if q == 0)
+    terms += [term for term in series if term[2] > 0]
+    if abs(constant) > 1e-12 * size:
+        terms += [(constant, axis, 2) for axis in np.eye(B.shape[1])]
+    return power_sum(terms or [(0.0, np.zeros(B.shape[1]), 2)], rest)
 
 
-def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list[tuple[float, np.ndarray]]]:
-    """A sum as its polynomial part and its cosines of linear forms with their factors."""
+def _series_terms(
+    parts: list[tuple[float, ast.expr]], B: np.ndarray
+) -> tuple[list[tuple[float, np.ndarray, int]], float]:
+    """Terms of the Taylor series of all parts, those of one direction added up, and what they leave out."""
+    along: list[tuple[np.ndarray, np.ndarray]] = []
+    rest = 0.0
+    for factor, node in parts:
+        form = direction(node, len(B))
+        beta = form @ B
+        length = float(np.linalg.norm(beta))
+        coefficients, left = taylor(node, form, length)
+        coefficients, unit, rest = factor * coefficients, beta / (length or 1.0), rest + abs(factor) * left
+        for place, (other, before) in enumerate(along):
+            cosine = float(other @ unit)
+            if abs(cosine) > 1.0 - 1e-12:
+                longer = np.zeros(max(len(before), len(coefficients)))
+                longer[: len(before)] += before
+                longer[: len(coefficients)] += coefficients * np.sign(cosine) ** np.arange(len(coefficients))
+                along[place] = (other, longer)
+                break
+        else:
+            along.append((unit, coefficients))
+    terms = []
+    for unit, coefficients in along:
+        kept = np.abs(coefficients) > 1e-15 * np.sum(np.abs(coefficients))
+        for q in np.flatnonzero(kept):
+            if q > 0:
+                check_power(int(q))
+            terms.append((float(coefficients[q]), unit, int(q)))
+        weights = np.arange(len(coefficients)) * np.abs(coefficients)
+        rest += float(np.sum(weights[~kept]))
+    return terms, rest
+
+
+def _take_apart(
+    node: ast.expr, k: int, factor: float
+) -> tuple[Polynomial, list[tuple[float, np.ndarray]], list[tuple[float, ast.expr]]]:
+    """A sum as its polynomial part, its cosines of linear forms and all other parts, with their factors."""
     whole = Expression(ast.unparse(node)).polynomial(k)
     if whole is not None:
-        return whole * factor, []
+        return whole * factor, [], []
     match node:
         case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
-            first, one = _take_apart(left, k, factor)
-            second, two = _take_apart(right, k, factor if isinstance(op, ast.Add) else -factor)
-            return first + second, one + two
+            first = _take_apart(left, k, factor)
+            second = _take_apart(right, k, factor if isinstance(op, ast.Add) else -factor)
+            return first[0] + second[0], first[1] + second[1], first[2] + second[2]
         case ast.UnaryOp(op, operand):
             return _take_apart(operand, k, -factor if isinstance(op, ast.USub) else factor)
         case ast.BinOp(left, ast.Mult(), right):
@@ -242,11 +291,8 @@ def _take_apart(node: ast.expr, k: int, factor: float) -> tuple[Polynomial, list
                 form = np.zeros(k)
                 for exponents, coefficient in inner.terms.items():
                     form += coefficient * np.asarray(exponents, dtype=float)
-                return Polynomial(k, {}), [(factor, form)]
-    raise InvalidInput(
-        f"The part {shown(ast.unparse(node))} has no bound: a target must be a sum of polynomials and of cosines of "
-        "linear forms."
-    )
+                return Polynomial(k, {}), [(factor, form)], []
+    return Polynomial(k, {}), [], [(factor, node)]
 
 
 def _number(node: ast.expr, k: int) -> float | None:

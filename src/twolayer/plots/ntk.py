@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.lazy.result import KIND, LABELS
+from twolayer.analyses.lazy.result import KIND, LABELS, share_errors
 from twolayer.core.errors import InvalidInput
 from twolayer.data.schema import check_kind
 from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
@@ -69,9 +69,9 @@ def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Plac
         raise InvalidInput("Argument `result` must hold a sweep over random labels: call `ntk` with `shares`.")
     share = result.share.values
     measure = Series("", share, result.share_complexity.values, color=0, look={"marker": "o"})
-    errors: list[Drawable] = [Series("kernel", share, result.share_kernel_error.values, color=1, dashed=1)]
-    if "share_network_error" in result:
-        networks = result.share_network_error
+    kernel, networks, axis_of_errors = share_errors(result)
+    errors: list[Drawable] = [Series("kernel", share, kernel.values, color=1, dashed=1)]
+    if networks is not None:
         mean, look = networks.mean("replica").values, {"marker": "s"}
         errors.append(Series("network", share, mean, band=_range(networks), color=1, look=look))
     limits, highest = (float(share.min()), float(share.max())), float(result.share_complexity.max())
@@ -79,7 +79,7 @@ def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Plac
     axis, measured = "share of random labels", r"$\sqrt{2 y^\top H^{-1} y/n}$"
     shown = [
         Panel(axis, measured, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity"),
-        Panel(axis, "test error", errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error"),
+        Panel(axis, axis_of_errors, errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error"),
     ]
     return draw(Sheet(shown, 1, COLUMN, (1.5,), shared="x"), _title(result, title, ax), ax)
 

@@ -56,6 +56,8 @@ class NTKFields(TypedDict, total=False):
     method: str
     precision: str
     devices: int | None
+    delta: float
+    epsilon: float
 
 
 @register
@@ -92,6 +94,9 @@ class NTKAsk(eqx.Module):
         keeps the error of double precision.
     devices
         How many accelerators make the products of the matrix-free route: all by default, 0 for none.
+    delta, epsilon
+        The failure probability of the theorems whose conditions are compared with the run, and the accuracy of theorem
+        4.1 as a fraction of the norm of the labels.
     """
 
     steps: int = static(count("steps", low=0, high=10**7), default=100)
@@ -106,6 +111,8 @@ class NTKAsk(eqx.Module):
     method: str = static(choice("method", METHODS), default="auto")
     precision: str = static(choice("precision", PRECISIONS), default="double")
     devices: int | None = static(count("devices", low=0, optional=True), default=None)
+    delta: Any = leaf(number("delta", above=0.0, below=1.0), default=0.1)
+    epsilon: Any = leaf(number("epsilon", above=0.0), default=0.1)
 
     def __check_init__(self) -> None:
         """Fields that depend on one another fit."""

@@ -10,6 +10,7 @@ from twolayer.analyses.lazy.former import takes_samples
 from twolayer.analyses.lazy.networks import Networks, Test, are_signs, distance, kernel_outputs, sweep
 from twolayer.analyses.lazy.result import label_result
 from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
+from twolayer.analyses.lazy.theorems import theorem_values
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
@@ -106,6 +107,9 @@ def ntk(
         form = np.nan if spectrum.is_singular else float(np.sqrt(spectrum.inverse_form(data.y).value))
         values |= data.bound | {"target_form": form}
     measure = curves[0].complexity
+    measured = values | {"trained": curves[0].trained, "predicted": curves[0].prediction.residuals}
+    measured["complexity"] = np.nan if measure is None else measure.value
+    values |= theorem_values(data.y, spectrum, networks, asked, measured)
     if measure is not None and measure.value > 1.0:
         notes.append(
             f"The measure is {measure.value:.3g}, above 1, where it bounds nothing by itself: a loss is at most 1. It "
@@ -141,8 +145,6 @@ def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
         notes.append(f"Inputs were divided by their norms, {np.min(norms):.4g} to {np.max(norms):.4g}.")
     target = asked.target_in(X.shape[1])
     y = np.asarray(samples.y, dtype=np.float64) if target is None else target(X)
-    if asked.shares and not are_signs(y):
-        raise InvalidInput("Argument `shares` needs labels of plus and minus one: load the samples with `classes`.")
     bound = None if target is None else {"target_bound": target.bound, "target_sharp_bound": target.sharp_bound}
     if asked.test is None:
         return Data(X, y, None, bound)
@@ -230,9 +232,11 @@ def _tested(
     mixed = [randomise_labels(data.y, share, asked.seed) for share in asked.shares]
     tell("test samples", 0.0)
     outputs = kernel_outputs(data.test.T, networks, spectrum, np.stack([data.y, *mixed], axis=1))
-    values: dict[str, Any] = {"kernel_test_error": data.test.errors(outputs[:, 0])}
+    values: dict[str, Any] = {}
+    values["kernel_test_error"], values["kernel_test_deviation"] = data.test.errors(outputs[:, 0])
     if trained:
-        values["network_test_error"] = [data.test.errors(np.asarray(run.other_outputs)) for run in trained]
+        errors = np.stack([data.test.errors(np.asarray(run.other_outputs)) for run in trained], axis=1)
+        values["network_test_error"], values["network_test_deviation"] = errors
     if mixed:
-        values |= sweep(networks, data.test, mixed, outputs[:, 1:], spectrum, tell)
+        values |= sweep(networks, data.test, asked.shares, mixed, data.y, outputs[:, 1:], spectrum, tell)
     return values

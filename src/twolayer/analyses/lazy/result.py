@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.lazy.networks import METRICS
+from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS
 from twolayer.analyses.lazy.setting import learning_rate
+from twolayer.analyses.lazy.theorems import theorem_rows
 from twolayer.analyses.lazy.verdict import judge_networks
 from twolayer.core.precision import double
 from twolayer.core.text import Text, table
@@ -81,6 +82,8 @@ def label_result(
         coordinates["metric"] = list(METRICS)
     if "share_complexity" in values:
         coordinates["share"] = list(spec.ask.shares)
+    if "statement" in values:
+        coordinates["statement"] = values.pop("statement")
     return label(SCHEMA, values, coordinates, attributes)
 
 
@@ -120,12 +123,21 @@ def _attributes(
     }
 
 
+def share_errors(result: "xr.Dataset") -> "tuple[xr.DataArray, xr.DataArray | None, str]":
+    """Test errors of kernel and networks along the shares of random labels: wrong signs, or the loss of real labels."""
+    names, words = ("share_kernel_error", "share_network_error"), "test error"
+    if bool(np.isnan(result.share_kernel_error).any()):
+        result, words = result.sel(metric="absolute_loss"), "test loss"
+        names = ("share_kernel_loss", "share_network_loss")
+    return result[names[0]], result[names[1]] if names[1] in result else None, words
+
+
 def rank_correlation(result: "xr.Dataset") -> float | None:
     """Spearman's, of the measure and the test error over the shares of random labels; None for fewer than three."""
     if result.sizes.get("share", 0) < 3:
         return None
-    has_network = "share_network_error" in result
-    errors = result.share_network_error.mean("replica") if has_network else result.share_kernel_error
+    kernel, network, _ = share_errors(result)
+    errors = kernel if network is None else network.mean("replica")
     if len(np.unique(errors)) < 2:
         return None
     from scipy.stats import spearmanr
@@ -167,6 +179,8 @@ def to_dict(result: "xr.Dataset") -> dict[str, Any]:
         "shares": _shares(mean),
         "rank_correlation": rank_correlation(result),
         "target": target if attributes["target_formula"] else None,
+        **{name: value(name) for name in ("loss_bound", "bound_remainder", "required_steps")},
+        "theorems": _theorems(result),
         "eigenvalues": result.eigenvalues.values.tolist(),
         "eigenvalues_are": "nodes of the density, of eigenvalue_counts each" if is_free else "all",
         "eigenvalue_counts": result.eigenvalue_counts.values.tolist() if is_free else None,
@@ -207,11 +221,31 @@ def _test(mean: "xr.Dataset") -> dict[str, Any] | None:
     return {"n": int(mean.attrs["test_samples"]), "kernel": errors["kernel"], "network": errors.get("network")}
 
 
+def _theorems(result: "xr.Dataset") -> list[dict[str, Any]]:
+    names = ("role", "side", "needed", "here", "holds")
+    rows = []
+    for place in range(result.sizes.get("statement", 0)):
+        row = result.isel(statement=place)
+        cells = [row[f"theorem_{name}"].item() for name in names]
+        role, side, needed, here = *cells[:2], *map(finite, cells[2:4])
+        holds = None if np.isnan(cells[4]) else bool(cells[4])
+        rows.append(
+            {"statement": row.statement.item(), **dict(zip(names, (role, side, needed, here, holds), strict=True))}
+        )
+    return rows
+
+
 def _shares(mean: "xr.Dataset") -> list[dict[str, float | None]]:
     names = {"share": "share", "complexity": "share_complexity", "kernel_error": "share_kernel_error"}
-    names["test_error"] = "share_network_error"
+    names |= {"test_error": "share_network_error", "bound": "share_loss_bound"}
+    if "share_kernel_loss" in mean:
+        mean = mean.assign(kernel_loss=mean.share_kernel_loss.sel(metric="absolute_loss"))
+        names["kernel_loss"] = "kernel_loss"
+    if "share_network_loss" in mean:
+        mean = mean.assign(network_loss=mean.share_network_loss.sel(metric="absolute_loss"))
+        names["network_loss"] = "network_loss"
     rows = [mean.isel(share=place) for place in range(mean.sizes.get("share", 0))]
-    return [{key: float(row[name]) if name in row else None for key, name in names.items()} for row in rows]
+    return [{key: finite(row[name]) if name in row else None for key, name in names.items()} for row in rows]
 
 
 # ----------------------------------------------------------------------------------------------------- the table
@@ -246,21 +280,26 @@ def summary(result: "xr.Dataset") -> Text:
         ends = data["initial_gram_distance"], data["final_gram_distance"]
         lines += ["", f"||H(0) - H|| = {ends[0]:.4g}, ||H({steps}) - H|| = {ends[1]:.4g}"]
     if data["test"] is not None:
-        forms = {"mean_square": ".4g", "mean_absolute": ".4g", "wrong_share": ".4f"}
+        forms = {"mean_square": ".4g", "mean_absolute": ".4g", "wrong_share": ".4f"} | dict.fromkeys(LIPSCHITZ, ".4f")
         tested = [(name, data["test"][name]) for name in ("kernel", "network") if data["test"][name] is not None]
         rows = [[name, *(_cell(errors[metric], form) for metric, form in forms.items())] for name, errors in tested]
         header = [f"test error, n = {data['test']['n']}", "mean (u-y)^2", "mean |u-y|", "wrong signs"]
-        lines += ["", *table(header, rows, right=range(1, 4))]
+        lines += ["", *table([*header, "l1 below 1", "ramp", "logistic"], rows, right=range(1, 7))]
     if data["shares"]:
-        forms = {"share": ".2f", "complexity": ".4f", "kernel_error": ".4f", "test_error": ".4f"}
-        rows = [[_cell(row[name], form) for name, form in forms.items()] for row in data["shares"]]
-        lines += ["", *table(["random labels", "complexity", "kernel error", "network error"], rows, right=range(1, 4))]
+        names = ("complexity", "bound", "kernel_error", "test_error", "kernel_loss", "network_loss")
+        rows = [[f"{row['share']:.2f}", *(_cell(row.get(name), ".4f") for name in names)] for row in data["shares"]]
+        header = ["random labels", "complexity", "bound", "kernel error", "network error", "kernel l1", "network l1"]
+        lines += ["", *table(header, rows, right=range(1, 7))]
     if data["rank_correlation"] is not None:
         lines.append(f"rank correlation of complexity and test error: {data['rank_correlation']:.3f}")
     if data["target"] is not None:
         formula, measured, bound, sharp = data["target"].values()
         norm = f"sqrt(yH^-1y) = {_cell(measured, '.4f')}"
         lines += ["", f"target {formula}: {norm}, below {sharp:.4f} (sharp) and {bound:.4f} (paper)"]
+    if data["theorems"]:
+        delta = json.loads(result.attrs["spec"])["ask"]["delta"]
+        lines += ["", f"Theorems at failure probability {delta:g}, conditions with the constant 1:"]
+        lines += theorem_rows(data["theorems"])
     if data["outcome"] is not None:
         lines += ["", f"Verdict: {explained(data['outcome'])}.", data["verdict"]]
     return Text("\n".join([*lines, *([""] if data["notes"] else []), *data["notes"]]))
@@ -316,6 +355,28 @@ SCHEMA = add_kind(
             "share_complexity_error": Variable(("share",), "bound on the error of that complexity measure"),
             "share_kernel_error": Variable(("share",), "share of wrong signs of the infinitely wide network"),
             "share_network_error": Variable(("replica", "share"), "share of wrong signs of the trained network"),
+            "kernel_test_deviation": Variable(("metric",), "standard error of that test error over the test samples"),
+            "network_test_deviation": Variable(
+                ("replica", "metric"), "standard error of the test error of the network over the test samples"
+            ),
+            "share_kernel_loss": Variable(("share", "metric"), "errors of the kernel on labels of the same law"),
+            "share_network_loss": Variable(
+                ("replica", "share", "metric"), "errors of the network on labels of the same law"
+            ),
+            "share_loss_bound": Variable(("share",), "bound of theorem 5.1 with a share of random labels"),
+            "loss_bound": Variable((), "bound of theorem 5.1 on the loss: measure and remainder"),
+            "bound_remainder": Variable((), "remainder of theorem 5.1"),
+            "required_steps": Variable((), "epochs that theorem 5.1 requires", "steps"),
+            "contraction_bound": Variable(
+                (), "factor of the loss in a step of theorem 3.1, 1 - step_size lambda_min / 2"
+            ),
+            "theorem": Variable(("statement",), "which theorem"),
+            "theorem_role": Variable(("statement",), "a condition of the theorem, or a claim"),
+            "theorem_side": Variable(("statement",), "whether the number must be at least or at most what is needed"),
+            "theorem_needed": Variable(("statement",), "the number that the theorem needs or promises"),
+            "theorem_here": Variable(("statement",), "the number of this run"),
+            "theorem_holds": Variable(("statement",), "1 where it holds, 0 where not, NaN where there is no number"),
+            "statement": Variable(("statement",), "condition or claim of a theorem"),
             "target_form": Variable((), "sqrt(y H^-1 y) of the target"),
             "target_bound": Variable((), "bound of the paper on sqrt(y H^-1 y)"),
             "target_sharp_bound": Variable((), "sharp bound on sqrt(y H^-1 y)"),

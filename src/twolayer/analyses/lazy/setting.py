@@ -57,6 +57,10 @@ class KernelSetting(NamedTuple):
         """Whether a network of this kind can be trained: relu units, the first layer."""
         return isinstance(self.activation, Relu) and self.layers == "first"
 
+    def deviation(self, d: int) -> float:
+        """The deviation of a weight at the start, in d dimensions."""
+        return self.kappa / math.sqrt(d) if self.start == "sphere" else self.kappa
+
 
 def as_lazy_training(value: object) -> SGD | AbstractLayers:
     """An `SGD`, or the layers that are trained, at a learning rate that the spectrum decides."""
