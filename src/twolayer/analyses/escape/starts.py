@@ -13,7 +13,7 @@ from twolayer.expectation import choose, risk_along
 from twolayer.expectation.base import ROUNDING
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data
-from twolayer.training import Schedule
+from twolayer.training import SGD, Schedule
 
 # What counts as the exit, in words with the number of the level in place of the brackets.
 CRITERIA = {
@@ -59,7 +59,8 @@ def draw_starts(problem: Problem, training: Training, threshold: float, size: in
     phases = training.phases if isinstance(training, Schedule) else (training,)
     step = float(phases[0].clock(problem).time_per_step)
     plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=size, seed=seed))
-    if not all(phase.is_spherical and float(phase.layer_ratio) == 0.0 for phase in phases):
+    methods = [phase for phase in phases if isinstance(phase, SGD)]
+    if len(methods) < len(phases) or any(not x.is_spherical or float(x.layer_ratio) != 0.0 for x in methods):
         return Starts(plan, "overlap", overlap_thresholds(plan.starts, threshold))
     Q, M, a = (np.asarray(x)[:, None] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
     risks, _ = risk_along(choose(problem, ("excess_risk",)), as_data(problem), Q, M, plan.starts.P, a)
