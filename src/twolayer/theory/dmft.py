@@ -207,7 +207,7 @@ def _refusal(problem: Problem, training: SGD) -> str:
     if batch < LEAST_RATIO * problem.d:
         return (
             f"it needs batches that grow with d, of {LEAST_RATIO:g} d at least, but `batch_size` is {batch} at d = "
-            f"{problem.d}; `SaadSolla` and `BatchMap` cover small batches of fresh samples."
+            f"{problem.d}; `SaadSolla` and `BatchMap` cover small batches."
         )
     if not training.is_classical and not commutes_with_rotations(training.method):
         return f"the method {training.momentum} does not commute with rotations of the inputs; `DirectSGD` covers it."

@@ -1,5 +1,6 @@
 """The high-dimensional limit of one-pass SGD: ordinary differential equations for the overlaps."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,8 +11,9 @@ from jaxtyping import Array, Float, PyTree
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
+from twolayer.expectation.again import again_refusal, choose_again
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.drift import drift
@@ -19,7 +21,7 @@ from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.integrate import Solution
 from twolayer.theory.motion.scope import refusal
-from twolayer.training import SGD, RidgeRegression
+from twolayer.training import SGD, Fresh, RidgeRegression
 
 
 class OverlapFlow(AbstractFlow):
@@ -85,6 +87,10 @@ class SaadSolla(FitsPopulation):
     At finite d a single run scatters around the solution by order :math:`\sqrt{\gamma/(pd)}`, and the mean of many runs
     is shifted by order :math:`1/d`. See `drift` for the equations, and :cite:t:`saad1995`, :cite:t:`goldt2019`.
 
+    Single samples that are used several times in a row (`Repeated`, `LookAhead`) have the same equations with other
+    averages (:cite:t:`arnaboldi2024repetita`): the second gradient on a sample is taken at the fields that the first
+    one has moved, :math:`\tilde\lambda_j = \lambda_j + \frac{\rho}{p} a_j \sigma'(\lambda_j)\,\mathcal E`.
+
     Parameters
     ----------
     rtol, atol
@@ -123,10 +129,15 @@ class SaadSolla(FitsPopulation):
         def no(reason: str) -> Applies:
             return Applies(False, Exactness.LIMIT_D, reason)
 
-        reason = refusal(problem, training, self.engine, self.needed, methods="linear")
+        batch = training.samples_per_step(problem)
+        is_again = training.uses_batches_again and batch == 1
+        if is_again:
+            once = dataclasses.replace(training, reuse=Fresh())
+            reason = refusal(problem, once, self.engine, ("excess_risk",), losses=(Square,)) or again_refusal(problem)
+        else:
+            reason = refusal(problem, training, self.engine, self.needed, methods="linear")
         if reason:
             return no(reason)
-        batch = training.samples_per_step(problem)
         if 2 * batch > problem.d:
             return no(
                 f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}; "
@@ -136,9 +147,17 @@ class SaadSolla(FitsPopulation):
         statement = (
             f"error of a single run O(sqrt(gamma/(p d))), here {scatter:.2g} times a constant; of the mean O(1/d)"
         )
+        if is_again:
+            statement += "; averages over samples that are used again come from nets, with their scatter as error"
         if batch > 1:
             statement += f", and O(n_b/d) = {batch / problem.d:.2g} from the batch"
         return Applies(True, Exactness.LIMIT_D, statement)
+
+    def choose(self, problem: Problem, training: SGD) -> Chosen:
+        """The engines of the averages in the equations of this training."""
+        if training.uses_batches_again:
+            return choose_again(self.engine, problem, training)
+        return self.engine.choose(problem, self.needed)
 
     def flow(self, engine: Chosen, problem: Problem, training: SGD, P: Float[Array, "k k"]) -> OverlapFlow:
         """The equation with one variant of its averages."""
@@ -156,7 +175,7 @@ class SaadSolla(FitsPopulation):
         return trajectory(flow, as_state(start), times, self.accuracy(engine))
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        engine = self.engine.choose(problem, self.needed)
+        engine = self.choose(problem, training)
         problem, training = as_data((problem, training))
         variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
         flows = Flows(variants, engine.combine, engine.name)

@@ -204,6 +204,16 @@ class SGD(eqx.Module):
         return isinstance(self.reuse, Reused)
 
     @property
+    def uses_batches_again(self) -> bool:
+        """Whether every batch is new and is used for several gradients in a row."""
+        return isinstance(self.reuse, Repeated | LookAhead)
+
+    @property
+    def updates_per_step(self) -> int:
+        """The number of updates on each batch."""
+        return self.reuse.times if isinstance(self.reuse, Repeated) else 1
+
+    @property
     def layer_ratio(self) -> Numbers:
         r"""The ratio :math:`\kappa` of the learning rates of both layers; 0 when the second layer is frozen."""
         return self.layers.ratio if isinstance(self.layers, Both | Second) else 0.0

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.ask import Ask, make_plan
-from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
+from twolayer.core.errors import ComputationFailed, InvalidInput, NotApplicable, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
 from twolayer.data.provenance import Question, provenance
@@ -131,6 +131,8 @@ def optimise(
     if (risk_threshold is None) == (samples is None):
         raise InvalidInput("Exactly one of `risk_threshold` and `samples` must be given.")
     SaadSolla().require(problem, training)
+    if not training.is_fresh:
+        raise NotApplicable(f"`optimise` needs samples that are used once, but `training.reuse` is {training.reuse}.")
     fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
     with double():
         values, evaluations = _search(problem, training, **fields)

@@ -51,7 +51,7 @@ def ode_exit_times(
     the Gaussian moments, and from a second solution at a hundred times the tolerance.
     """
     description = SaadSolla() if description is None else description
-    engine = description.engine.choose(problem, description.needed)
+    engine = description.choose(problem, training)
     variants = engine.variants()
     problem, training = as_data((problem, training))
     span, accuracy = np.array([0.0, until]), description.accuracy(engine)

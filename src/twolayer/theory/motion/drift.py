@@ -71,10 +71,13 @@ def mean_increments(
 
 
 def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
-    r"""The change with weight decay of the first layer: :math:`-2p\lambda_w Q` and :math:`-p\lambda_w M` are added."""
+    r"""The change with weight decay of the first layer: :math:`-2p\lambda_w Q` and :math:`-p\lambda_w M` are added.
+
+    Every update on a sample that is used again decays the weights.
+    """
     if not training.trains_first:
         return change
-    decay = problem.p * training.weight_decay
+    decay = problem.p * training.weight_decay * training.updates_per_step
     return Change(change.Q - 2.0 * decay * overlaps.Q, change.M - decay * overlaps.M, change.a)
 
 
@@ -116,7 +119,8 @@ def drift(
 
     Notes
     -----
-    Assumes fresh samples, the square or the correlation loss and a linear method. Checked against: the closed solution
+    Assumes fresh samples (or single ones that are used several times in a row, with the moments of `Again`), the
+    square or the correlation loss and a linear method. Checked against: the closed solution
     of phase retrieval at p = 1, a plain NumPy solution for erf, direct SGD at growing d, the overlap process with
     momentum. A projection of the gradient on the tangent space (`Sphere`) removes from a step what `tangent` removes as
     well, so that both variants of the sphere have the same derivatives.

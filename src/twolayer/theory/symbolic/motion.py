@@ -70,6 +70,10 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     :cite:t:`saad1995`; squares at any p: :cite:t:`arnaboldi2023escaping`.
     """
     SaadSolla().require(problem, training)
+    if not training.is_fresh:
+        raise NotApplicable(
+            f"The equations are written for samples that are used once, but `training.reuse` is {training.reuse}."
+        )
     if training.has_momentum:
         raise NotApplicable(
             f"The equations are written for SGD without momentum, but the method is {training.method}: `SaadSolla` "
