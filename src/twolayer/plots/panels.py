@@ -37,8 +37,9 @@ class Panel:
     """Series that share their axes; ``log`` names the logarithmic ones, as in "xy".
 
     ``legend`` is where matplotlib puts it, "below" the panel, where curves leave no room, or "figure": below all
-    panels. Ticks are numbers, numbers with their labels, or (an integer) at most so many whole numbers. ``top`` is the
-    label of a second horizontal axis, and by what to multiply the first to get it.
+    panels; by default it has one column, and two below. Ticks are numbers, numbers with their labels, or (an integer)
+    at most so many whole numbers. ``top`` is the label of a second horizontal axis, and by what to multiply the first
+    to get it.
     """
 
     xlabel: str
@@ -51,7 +52,7 @@ class Panel:
     xticks: Any = None
     legend: str = "best"
     legend_title: str = ""
-    legend_columns: int = 1
+    legend_columns: int = 0
     yticks: Any = None
     top: tuple[str, float] | None = None
     is_square: bool = False
@@ -285,14 +286,15 @@ def _draw_pairs(pairs: Iterable[tuple[Panel, Axes]], sheet: Sheet, figure: Figur
 def _put_legend(ax: Axes, panel: Panel, entries: dict[str, Any], has_room: bool) -> int:
     """Put the legend of one panel; returns how many lines of it are below the panel."""
     place = "best" if panel.legend in ("below", "figure") else panel.legend
-    options: dict[str, Any] = {"loc": place, "ncols": panel.legend_columns}
     is_below = has_room and panel.legend == "below"
+    columns = panel.legend_columns or (LEGEND_COLUMNS if is_below else 1)
+    options: dict[str, Any] = {"loc": place, "ncols": columns}
     if is_below:
-        options = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.24), "borderaxespad": 0.0, "ncols": LEGEND_COLUMNS}
+        options |= {"loc": "upper center", "bbox_to_anchor": (0.5, -0.24), "borderaxespad": 0.0}
     ax.legend(
         list(entries.values()), list(entries), title=panel.legend_title or None, title_fontsize="small", **options
     )
-    return -(-len(entries) // LEGEND_COLUMNS) if is_below else 0
+    return -(-len(entries) // columns) if is_below else 0
 
 
 def _put_common_legend(figure: FigureBase, entries: dict[str, Any]) -> None:
