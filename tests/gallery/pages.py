@@ -13,7 +13,6 @@ QUICK = {
     "learning-rate-regimes",
     "optimal-learning-rate",
     "learnable-targets",
-    "lazy-training",
     "eigenvector-projections",
     "provable-learning",
     "million-dimensions",
