@@ -12,5 +12,6 @@ from twolayer.gallery.page import agrees as agrees
 from twolayer.gallery.page import find_page as find_page
 from twolayer.gallery.page import pages as pages
 from twolayer.gallery.page import slope as slope
+from twolayer.gallery.page import slope_error as slope_error
 
 __getattr__ = renamed_attributes(__name__, {"Ask": "PageOptions"}, since="0.2")

@@ -83,6 +83,13 @@ def slope(x: NumbersLike, y: NumbersLike) -> float:
     return float(np.polyfit(np.log(np.asarray(x, dtype=float)), np.log(np.asarray(y, dtype=float)), 1)[0])
 
 
+def slope_error(x: NumbersLike, y: NumbersLike, errors: NumbersLike) -> float:
+    """The standard error of `slope` from the standard errors of y."""
+    x = np.log(np.asarray(x, dtype=float))
+    weights = (x - x.mean()) / np.sum((x - x.mean()) ** 2)
+    return float(np.linalg.norm(weights * np.asarray(errors) / np.asarray(y)))
+
+
 @dataclass(frozen=True)
 class PageOptions:
     """The options of a page: the sizes of the papers or small ones, and the folder of data sets."""

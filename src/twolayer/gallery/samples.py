@@ -29,10 +29,11 @@ def two_classes(ask: PageOptions, n: int, held_out: int = 1) -> dict[str, tuple[
         sets[title] = tuple(Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True))
     if ask.data_dir is not None and not sets:  # a folder given explicitly is never replaced by another one
         raise missing[0]
-    return sets or {SYNTHETIC: (_gaussians(n, 0), _gaussians(held_out, 1))}
+    return sets or {SYNTHETIC: (gaussians(n), gaussians(held_out, 1))}
 
 
-def _gaussians(n: int, seed: int) -> Samples:
+def gaussians(n: int, seed: int = 0) -> Samples:
+    """Samples of the two Gaussians."""
     rng = np.random.default_rng([seed, 20])
     y = rng.choice([-1.0, 1.0], n)
     X = rng.standard_normal((n, DIMENSION))

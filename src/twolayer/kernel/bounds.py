@@ -199,8 +199,9 @@ def from_expression(text: str, directions: NumbersLike) -> PowerSum:
               \Big(\sum_i (a_i - 2\nu_i) z_i\Big)^q, \qquad q = \sum_i a_i
 
     A constant is a multiple of :math:`\|x\|^2 = 1`, a quadratic form. Odd powers of three and more raise
-    `InvalidInput`, and so does a series at a vector so long that :math:`\sum_q q\,|\alpha_q|\,\|\beta\|^q` diverges: the
-    promise ends at its radius of convergence, one for ``log(1 + z1**2)`` and ``1/(1 + z1**2)``, while ``exp(-z1**2)`` has no end.
+    `InvalidInput`, and so does a series at a vector so long that :math:`\sum_q q\,|\alpha_q|\,\|\beta\|^q` diverges:
+    the promise ends at its radius of convergence, one for ``log(1 + z1**2)`` and ``1/(1 + z1**2)``, while
+    ``exp(-z1**2)`` has no end.
     """
     B = array("directions", 2)(directions)
     formula = Expression(text)

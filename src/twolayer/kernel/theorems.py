@@ -52,7 +52,7 @@ def allowed_kappa(theorem: str, n: int, lambda_0: float, delta: float, epsilon: 
 
 
 def required_steps(n: int, lambda_0: float, eta: float, delta: float) -> float:
-    r"""The epochs of theorem 5.1, :math:`\log(n/\delta)/\eta\lambda_0`: the residual is below :math:`\|y\|\,\delta/n`."""
+    r"""The epochs of theorem 5.1, :math:`\log(n/\delta)/\eta\lambda_0`: residuals are below :math:`\|y\|\,\delta/n`."""
     return math.log(n / delta) / (eta * lambda_0)
 
 
