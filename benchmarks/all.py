@@ -13,11 +13,23 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "performance.md"
-NAMES = ("direct_sgd", "overlap_sgd", "saad_solla", "sde", "moments", "mean_field", "dmft", "learn", "ntk")
+NAMES = (
+    "direct_sgd",
+    "overlap_sgd",
+    "saad_solla",
+    "sde",
+    "moments",
+    "mean_field",
+    "dmft",
+    "layer_wise",
+    "learn",
+    "ntk",
+)
 HEAD = """# Performance
 
 Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time
-(best of several, compile time apart), but for the Gram matrix, which is on all cores and by the wall clock. The naive
+(best of several, compile time apart), but for the Gram matrix, on all cores and by the wall clock, and layer-wise
+training, on all cores. The naive
 way is the equations as one would write them in NumPy. The floor is the part that every implementation shares: the
 random numbers as JAX draws them (`DirectSGD` draws its own, which are cheaper), or one matrix product or decomposition
 by BLAS and LAPACK. More figures, other machines and the H200 are in `benchmarks/results/`.

@@ -77,23 +77,23 @@ def run_fits(
     fit: RidgeRegression,
     plan: Plan,
     engine: Auto,
-    on_samples: Callable[[int], Any] | None = None,
+    on_samples: Callable[[Any], Any] | None = None,
 ) -> Record:
     """The record of a phase in which the first layer rests: before its first step, and after so many fits.
 
     ``on_samples`` gives the second layers (replicas, p) that are fitted on the samples of a step. Without it, or where
     the fit is on the population, that of the engines is taken at every step.
     """
-    chosen = engine.choose(problem, NEEDED)
+    is_sampled = on_samples is not None and fit.samples is not None
+    chosen = engine.choose(problem, NEEDED[:1] if is_sampled else NEEDED)
     start = np.asarray(plan.starts.a)
     layers: dict[int, tuple[np.ndarray, np.ndarray]] = {0: (start, np.zeros(plan.replicas))}
     # A step in continuous time, known to rounding, counts when it is over.
     numbers = np.floor(np.asarray(plan.steps) + 1e-9).astype(int)
-    if on_samples is None or fit.samples is None:
-        numbers = np.minimum(numbers, 1)
+    numbers = numbers if is_sampled else np.minimum(numbers, 1)
     for place, number in enumerate(numbers):
-        if number not in layers and on_samples is not None and fit.samples is not None:
-            layers[number] = (np.asarray(on_samples(int(number))), np.zeros(plan.replicas))
+        if number not in layers and on_samples is not None and is_sampled:
+            layers[number] = (np.asarray(on_samples(np.asarray(number))), np.zeros(plan.replicas))
         elif number not in layers:
             layers[number] = population_fit(problem, fit, chosen, plan.starts)
         plan.progress((place + 1) / len(numbers))

@@ -224,7 +224,8 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
         words = jax.random.key_data(purpose_key(key, Purpose.DATA)).astype(jnp.uint32)
         return at_rest(training, W, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
 
-    return jax.vmap(one)(overlaps.Q, overlaps.M, overlaps.a, keys)
+    # One replica after the other: two batches of decompositions at once may wait for each other's threads forever.
+    return jax.lax.map(lambda row: one(*row), (overlaps.Q, overlaps.M, overlaps.a, keys))
 
 
 @eqx.filter_jit

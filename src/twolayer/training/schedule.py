@@ -38,8 +38,7 @@ class Schedule(eqx.Module):
 
     .. math:: t = \frac{1}{pd} \sum_{samples} \gamma
 
-    to which a fit adds one unit. A single phase has no switch: ``Schedule([RidgeRegression(0.1)])`` fits the second
-    layer on random features.
+    to which a fit adds one unit. A fit alone, on the features of the start, is ``Schedule([RidgeRegression(0.1)])``.
 
     A phase on the sphere keeps the lengths that the rows have when the phase begins, which differ from those of the
     start if an earlier phase was free. On a fixed set it keeps the lengths of the start.
@@ -59,10 +58,11 @@ class Schedule(eqx.Module):
 
     def __check_init__(self) -> None:
         """Check that phases and switches fit, and that no state besides the overlaps passes between phases."""
-        if len(self.switches) != len(self.phases) - 1:
+        is_one_method = len(self.phases) == 1 and isinstance(self.phases[0], SGD)
+        if is_one_method or len(self.switches) != len(self.phases) - 1:
             raise InvalidInput(
-                f"Argument `switches` must have one time fewer than there are phases (one or more), but there are "
-                f"{len(self.switches)} for {len(self.phases)} phases."
+                f"Argument `switches` must have one time fewer than there are phases (two or more, or one fit of the "
+                f"second layer), but there are {len(self.switches)} for {len(self.phases)} phases."
             )
         if any(later <= before for before, later in zip(self.switches, self.switches[1:], strict=False)):
             raise InvalidInput(f"Argument `switches` must be increasing, but is {list(self.switches)}.")

@@ -1,75 +1,161 @@
-"""Giant steps on fresh batches climb a staircase direction by direction, and stop where a step is missing."""
+"""A network learns staircases by giant steps on its first layer and a fit of its second, and nothing else."""
 
+import jax
 import numpy as np
 
 import twolayer as tl
-from twolayer.gallery import Claim, Made, agrees, run_script, slope
-from twolayer.plots import Panel, Series, panels
+from twolayer.gallery import Claim, Made, agrees, run_script
+from twolayer.plots import Panel, Rule, Series, panels
 
-STEPS, ALPHA = 4, 4
-WITHOUT_A_STEP = "z1 + z2*z3"
-NOTHING, SOMETHING = 1e-3, 0.05  # an overlap of the map below the one is zero, above the other learned
+STEPS, ALPHA, RATE, PENALTY = 4, 16, 1.0, 1e-3  # the rate is gamma n_b / (p d), which moves a neuron by order one
+STAIRCASE, PRODUCT, CUBIC, MIXED = "z1 + z1*z2 + z1*z2*z3", "z1*z2*z3", "he3(z1)", "z1 + he3(z2)"
+SIGNS = f"{STAIRCASE}, a of signs"
+# What remains of the error for the best function of the fields that giant steps have found, E[Var(f | z_U)] / 2.
+LEFT = {STAIRCASE: (1.5, 1.0, 0.5, 0.0, 0.0), PRODUCT: (0.5,) * 5, CUBIC: (3.0,) * 5, MIXED: (3.5,) + (3.0,) * 4}
+NOTHING, SOMETHING = 1e-9, 1e-3  # an overlap of the map below the one is zero, above the other it is found
+THEORY = tl.BatchMap(engine=tl.Auto(engines=("Series", "Cloud", "MonteCarlo")))
+
+
+def biased(x):
+    """A unit with a bias, so that no Hermite coefficient up to the third is zero."""
+    return jax.nn.gelu(x + 1.0, approximate=False)
 
 
 def make(spec, ask):
-    # SGD on the weights themselves where there is time; otherwise through the overlaps, which is the same in law.
-    sgd, small, large = (tl.DirectSGD(), 512, 4096) if ask.full else (tl.OverlapSGD(), 256, 4096)
-    replicas = 64
-    steps = np.arange(STEPS + 1)
-
-    def follow(about, target, d, **options):
-        problem = tl.Problem(target, spec.problem.student, tl.Gaussian(d), start=spec.problem.start)
-        training = tl.SGD(float(spec.training.learning_rate), batch_size=ALPHA * d)
-        times = training.clock(problem).time(steps)
-        return tl.evolve(problem, training, about, until=float(times[-1]), save=times, **options).M.values[:, :, 0]
-
-    staircase = spec.problem.target
-    shown, right, measured = [], 0, []
-    for name, target in (("a staircase", staircase), ("a step is missing", tl.MultiIndex(WITHOUT_A_STEP, k=3))):
-        predicted = follow(tl.BatchMap(), target, large)[0]
-        predicted_steps = tl.learnability(target).giant_steps()
-        expected = np.array([[[f"z{r}"] in predicted_steps[:n] for r in (1, 2, 3)] for n in steps])
-        right += np.sum(np.where(expected, np.abs(predicted) > SOMETHING, np.abs(predicted) < NOTHING)[1:])
-        runs = follow(sgd, target, large, replicas=replicas)
-        measured.append((runs, predicted, large))
-        if target is staircase:
-            measured.append((follow(sgd, target, small, replicas=replicas, seed=1), predicted, small))
-            absent = ~expected[1:]
-        series = [part for r in range(3) for part in draw(r, steps, runs[:, :, r], predicted[:, r])]
-        title = f"{name}, ${target.function.text}$".replace("*", "").replace("z", "z_")
-        shown.append(Panel("giant steps", "overlap  $M_r$", series, title=title, ylim=(-0.15, 1.2), xticks=steps))
-
-    sizes = [np.sqrt(np.mean(runs**2, axis=0)) for runs, _, _ in measured[:2]]  # of the staircase, large d and small
-    typical = [float(np.sqrt(np.mean(size[1:][absent] ** 2))) for size in sizes]
-    ends = np.array([0.5 * small, 2.0 * large])
-    series = [Series("", [large, small], [size[2, r] for size in sizes], kind="points", color=r) for r in range(3)]
-    series.append(Series(r"$\propto d^{-1/2}$", ends, sizes[1][2, 2] * (ends / small) ** -0.5, kind="reference"))
-    axes = {"log": "xy", "xticks": [small, large], "xlim": tuple(ends)}
-    title = "the staircase after two steps"
-    shown.append(Panel("dimension  $d$", r"$\langle M_r^2\rangle^{1/2}$", series, title=title, **axes))
+    p, d, replicas = (128, 1000, 8) if ask.full else (24, 500, 8)
+    steps, n = np.arange(STEPS + 1), ALPHA * d
+    gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
+    claims, curves, right, asked = [], {}, 0, 0
+    for name, target, second_layer in [*((target, target, gaussian) for target in LEFT), (SIGNS, STAIRCASE, signs)]:
+        problem = layered(target, d, second_layer)
+        training = tl.SGD(RATE * p / ALPHA, batch_size=n)
+        order = tl.learnability(problem.target).giant_steps()
+        if order:
+            predicted, M = (x[0] for x in errors(problem, training, THEORY, steps, n))
+            found = np.array([[[f"z{r}"] in order[:number] for r in (1, 2, 3)] for number in steps])
+            largest = np.abs(M).max(axis=1)
+            right += int(np.sum(np.where(found, largest > SOMETHING, largest < NOTHING)))
+            asked += found.size
+        else:  # no step finds anything, and no function of other fields has a correlation with the target
+            predicted, M = np.array(LEFT[target]), np.zeros((len(steps), p, 3))
+        runs, overlaps = errors(problem, training, tl.OverlapSGD(), steps, n, replicas=replicas)
+        curves[name] = (predicted, runs, M, overlaps)
+        # n samples of a fit add p/n of the error to it, and overlaps by chance, of all neurons, take as much away.
+        sentence = f"{name}: test error of SGD and ridge against theory, all steps"
+        error = runs.std(axis=0, ddof=1) / np.sqrt(replicas)
+        claims.append(agrees(sentence, runs.mean(axis=0), error, predicted, known_to=2.0 * p / n * predicted))
+    by_map, runs, _, _ = curves[STAIRCASE]
+    highest = runs.mean(axis=0) + 5.0 * runs.std(axis=0, ddof=1) / np.sqrt(replicas)
     claims = [
-        Claim("overlaps that are zero or not after each step as `learn` says, of 24", float(right), low=24.0),
-        agrees(
-            "mean overlaps of SGD against the map, all steps and dimensions",
-            [runs.mean(axis=0)[1:] for runs, _, _ in measured],
-            [runs.std(axis=0, ddof=1)[1:] / np.sqrt(replicas) for runs, _, _ in measured],
-            [predicted[1:] for _, predicted, _ in measured],
-            known_to=[np.full((STEPS, 3), 1.0 / d) for _, _, d in measured],  # the shift of the mean is of order 1/d
-        ),
-        Claim("overlaps of SGD where the map has none, rms, power of d", slope([large, small], typical), -0.6, -0.4),
+        Claim(f"overlaps that are zero or not after each step as `learn` says, of {asked}", float(right), low=asked),
+        Claim("staircase after one step, error of the map over the least without any field", by_map[1] / 1.5, high=1.0),
+        Claim("staircase after one step, error of the map over the least with z1", by_map[1] / 1.0, low=1.0),
+        Claim("staircase after two steps, error of the map over the least with z1", by_map[2] / 1.0, high=1.0),
+        Claim("the same in SGD, its mean with five standard errors", highest[2] / 1.0, high=1.0),
+        Claim(f"{MIXED}, error of the map over the least with z1", np.min(curves[MIXED][0][1:]) / 3.0, low=1.0),
+        *claims,
     ]
+    reused, more = fresh_and_reused(ask.full, gaussian[:24], 500)
+    shown = [staircase_panel(steps, curves), others_panel(steps, curves), overlaps_panel(steps, curves), reused]
     title = (
-        rf"One relu neuron, $n_b={ALPHA}\,d$, $d={large}$: map (lines), {replicas} runs of SGD (marks; band: 10-90%)"
+        rf"Layer-wise, $p={p}$, $n_b = {ALPHA}\,d$, $d={d}$: theory (lines), {replicas} runs (marks; bars: 2 errors)"
     )
-    return Made({"figure": panels(shown, title)}, claims)
+    return Made({"figure": panels(shown, title, columns=2)}, [*claims, *more])
 
 
-def draw(r, steps, runs, predicted):
-    """The overlap with one direction: the map, and the mean of runs with their spread."""
+def layered(target, d, second_layer):
+    """A network whose rows are orthogonal to one another and to the target."""
+    p = len(second_layer)
+    student = tl.Student(p, tl.Custom(biased, growth=1), second_layer)
+    start = tl.GivenOverlaps(np.eye(p), np.zeros((p, 3)))
+    return tl.Problem(tl.MultiIndex(target, k=3), student, tl.Gaussian(d), start=start)
+
+
+def errors(problem, training, description, steps, n, **options):
+    """The test error of a ridge regression on n fresh samples after so many giant steps, and the overlaps there."""
+    fit, after = tl.RidgeRegression(PENALTY, samples=n), []
+    for number in steps:
+        switch = float(training.clock(problem).time(number))
+        phases = tl.Schedule([training, fit], [switch]) if number else tl.Schedule([fit])
+        after.append(tl.evolve(problem, phases, description, until=switch + 1.0, save=[switch + 1.0], **options))
+    risk = np.stack([result.excess_risk.values[:, -1] for result in after], axis=1)
+    return risk, np.stack([result.M.values[:, -1] for result in after], axis=1)
+
+
+def fresh_and_reused(full, second_layer, d):
+    """Overlaps with a cubic target in steps on fresh batches and on one batch: SGD on the weights against theory."""
+    alpha, replicas, steps = 4.0, 64, np.arange(STEPS + 1)
+    problem = layered(CUBIC, d, second_layer)
+    rate = 0.5 * RATE * problem.p / alpha
+    fresh, reused = tl.SGD(rate, batch_size=round(alpha * d)), tl.SGD(rate, reuse=tl.Reused(alpha))
+    times = fresh.clock(problem).time(steps)
+    options = {"until": float(times[-1]), "save": times}
+    clouds = tl.DMFT(samples=2**18 if full else 2**15)
+    by_theory = tl.evolve(problem, reused, clouds, **options).M.values[0, ..., 0]
+    # The overlaps of all neurons as one number: along those that theory predicts for the last step.
+    along = by_theory[-1] / np.linalg.norm(by_theory[-1])
+    series, claims = [], []
+    for color, (name, training, predicted) in enumerate(
+        [("fresh batches", fresh, np.zeros(len(steps))), ("the same batch", reused, by_theory @ along)]
+    ):
+        runs = tl.evolve(problem, training, tl.DirectSGD(), replicas=replicas, **options).M.values[..., 0] @ along
+        mean, error = runs.mean(axis=0), runs.std(axis=0, ddof=1) / np.sqrt(replicas)
+        series += [
+            Series(name, steps, predicted, color=color, dashed=color),
+            Series("", steps, mean, error, kind="points", color=color),
+        ]
+        sentence = f"{name}, {CUBIC}: overlaps of SGD with the cubic target against theory"
+        claims.append(agrees(sentence, mean[1:], error[1:], predicted[1:]))
+    claims.append(Claim(f"the same batch, {CUBIC}: overlaps of SGD over their error", mean[-1] / error[-1], low=5.0))
+    title = rf"$\mathrm{{He}}_3(z_1)$: fresh or reused, $n_b={alpha:g}\,d$"
+    return Panel("giant steps", r"overlap  $\sum_j u_j M_{j1}$", series, title=title, xticks=steps), claims
+
+
+def staircase_panel(steps, curves):
+    """The test error of the staircase, and what the best function of the fields found so far would have."""
+    series = [
+        *drawn("$a$ Gaussian", steps, curves[STAIRCASE], 1.0, 0),
+        *drawn("$a$ signs", steps, curves[SIGNS], 1.0, 1),
+    ]
+    floors = [Rule("best function of $z_1$", 1.0), Rule("of $z_1$ and $z_2$", 0.5, look={"ls": "--"})]
+    return Panel("giant steps", "test error", [*series, *floors], title=words(STAIRCASE), xticks=steps, ylim=(0.4, 1.6))
+
+
+def others_panel(steps, curves):
+    """The test errors of all targets, relative to that of no network."""
+    series = [
+        part
+        for color, target in enumerate(LEFT)
+        for part in drawn(words(target), steps, curves[target], LEFT[target][0], color)
+    ]
+    series.append(Rule("", 6.0 / 7.0))  # what the best function of z1 leaves of the last target
+    return Panel("giant steps", "test error / at the start", series, title="in and outside of the class", xticks=steps)
+
+
+def overlaps_panel(steps, curves):
+    """Root mean squares over the neurons of the staircase's overlaps."""
+    _, _, M, runs = curves[STAIRCASE]
+    series = []
+    for r in range(3):
+        sizes = np.sqrt(np.mean(runs[..., r] ** 2, axis=2))
+        error = sizes.std(axis=0, ddof=1) / np.sqrt(len(sizes))
+        series.append(Series(f"$z_{r + 1}$", steps, np.sqrt(np.mean(M[..., r] ** 2, axis=1)), color=r))
+        series.append(Series("", steps, sizes.mean(axis=0), error, kind="points", color=r))
+    title = "overlaps of the staircase, rms over neurons"
+    return Panel("giant steps", r"$\langle M_{jr}^2\rangle_j^{1/2}$", series, title=title, xticks=steps)
+
+
+def drawn(label, steps, curve, unit, color):
+    """The map as a line, and the mean of runs with its error."""
+    predicted, runs = curve[0] / unit, curve[1] / unit
     error = runs.std(axis=0, ddof=1) / np.sqrt(len(runs))
-    spread = np.quantile(runs, [0.1, 0.9], axis=0)
-    line = Series(f"$z_{r + 1}$", steps, predicted, color=r)
-    return line, Series("", steps, runs.mean(axis=0), error, spread, "points", r)
+    line = Series(label, steps, predicted, color=color)
+    return line, Series("", steps, runs.mean(axis=0), error, kind="points", color=color)
+
+
+def words(target):
+    """A target as a formula."""
+    return "$" + target.replace("*", "").replace("z", "z_").replace("he3", r"\mathrm{He}_3") + "$"
 
 
 if __name__ == "__main__":
