@@ -3,9 +3,11 @@
 Behaviour without double precision is tested in a fresh process (fixture `fresh_python`), since the switch is global.
 """
 
+import importlib
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,14 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.open()
         cache.use()
         config.add_cleanup(cache.close)
+
+
+def pytest_runtest_setup() -> None:
+    """Ignore cautions, which are about what was asked: tests ask for small systems and few steps on purpose.
+
+    Not in the table of filters, which would import the package before the shapes of its functions are checked.
+    """
+    warnings.simplefilter("ignore", importlib.import_module("twolayer.core.errors").Caution)
 
 
 @pytest.fixture(scope="module", autouse=True)

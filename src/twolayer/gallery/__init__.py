@@ -10,6 +10,7 @@ from twolayer.gallery.page import Page as Page
 from twolayer.gallery.page import PageOptions as PageOptions
 from twolayer.gallery.page import agrees as agrees
 from twolayer.gallery.page import find_page as find_page
+from twolayer.gallery.page import has_order as has_order
 from twolayer.gallery.page import pages as pages
 from twolayer.gallery.page import slope as slope
 from twolayer.gallery.page import slope_error as slope_error

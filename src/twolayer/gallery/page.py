@@ -90,6 +90,23 @@ def slope_error(x: NumbersLike, y: NumbersLike, errors: NumbersLike) -> float:
     return float(np.linalg.norm(weights * np.asarray(errors) / np.asarray(y)))
 
 
+def has_order(
+    sentence: str,
+    x: NumbersLike,
+    y: NumbersLike,
+    error: NumbersLike,
+    predicted: float,
+    left_out: float = 0.0,
+) -> Claim:
+    """The claim that y grows as a power of x, within five standard errors of the fitted exponent.
+
+    ``error`` holds the standard errors of y. ``left_out`` is the relative size of terms by which the prefactor may
+    change from one end of x to the other; it widens the range by what it could add to the exponent.
+    """
+    allowed = ERRORS * slope_error(x, y, error) + left_out / float(np.ptp(np.log(np.asarray(x, dtype=float))))
+    return Claim(sentence, slope(x, y), predicted - allowed, predicted + allowed)
+
+
 @dataclass(frozen=True)
 class PageOptions:
     """The options of a page: the sizes of the papers or small ones, and the folder of data sets."""

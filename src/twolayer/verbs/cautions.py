@@ -85,18 +85,20 @@ def tell(sentences: Sequence[str]) -> None:
 class Forecast:
     """A listener to progress that warns once of a run that takes longer than a minute.
 
-    The estimate is rough: it takes what remains to go on as fast as what was seen. Time before the first report, in
-    which programs are compiled, does not count.
+    The estimate is rough: it takes what remains to go on as fast as what was seen. Time before the first and the second
+    piece of work is done, in which programs are compiled, does not count.
     """
 
     def __init__(self, description: AbstractDescription, progress: Callable[[float], None] | None):
         self.name, self.progress = type(description).__name__, progress
         self.first: tuple[float, float] | None = None
+        self.pieces = 0
         self.is_told = False
 
     def __call__(self, fraction: float) -> None:
         now = time.monotonic()
-        if self.first is None:
+        self.pieces += fraction > 0.0
+        if self.first is None or self.pieces <= 2:
             self.first = (now, fraction)
         elapsed, done = now - self.first[0], fraction - self.first[1]
         if not self.is_told and elapsed >= WATCHED and done > 0.0:
