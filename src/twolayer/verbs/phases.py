@@ -59,7 +59,8 @@ def follow(description: AbstractDescription, problem: Problem, training: Trainin
     clock, methods = training.clock(problem), training.methods
     legs: list[tuple[int, Phase | Schedule]] = list(enumerate(training.phases))
     if training.has_fixed_set:
-        together = Schedule(methods, training.switches[: len(methods) - 1]) if len(methods) > 1 else methods[0]
+        is_one = len(methods) == 1
+        together = methods[0] if is_one else Schedule(methods, training.switches[: len(methods) - 1])
         legs[: len(methods)] = [(0, together)]
     # A limit theory changes phase at the very times asked; what goes in steps does so at the nearest ones.
     in_time = description.is_continuous

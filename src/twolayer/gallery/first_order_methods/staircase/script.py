@@ -22,7 +22,7 @@ def biased(x):
 
 
 def make(spec, ask):
-    p, d, replicas = (128, 1000, 8) if ask.full else (24, 500, 8)
+    p, d, replicas = (128, 1000, 8) if ask.full else (24, 256, 8)
     steps, n = np.arange(STEPS + 1), ALPHA * d
     gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
     claims, curves, right, asked = [], {}, 0, 0
@@ -55,7 +55,7 @@ def make(spec, ask):
         Claim(f"{MIXED}, error of the map over the least with z1", np.min(curves[MIXED][0][1:]) / 3.0, low=1.0),
         *claims,
     ]
-    reused, more = fresh_and_reused(ask.full, gaussian[:24], 500)
+    reused, more = fresh_and_reused(ask.full, gaussian[:24], 256)
     shown = [staircase_panel(steps, curves), others_panel(steps, curves), overlaps_panel(steps, curves), reused]
     title = (
         rf"Layer-wise, $p={p}$, $n_b = {ALPHA}\,d$, $d={d}$: theory (lines), {replicas} runs (marks; bars: 2 errors)"
@@ -84,7 +84,7 @@ def errors(problem, training, description, steps, n, **options):
 
 def fresh_and_reused(full, second_layer, d):
     """Overlaps with a cubic target in steps on fresh batches and on one batch: SGD on the weights against theory."""
-    alpha, replicas, steps = 4.0, 64, np.arange(STEPS + 1)
+    alpha, replicas, steps = 4.0, 96, np.arange(STEPS + 1)
     problem = layered(CUBIC, d, second_layer)
     rate = 0.5 * RATE * problem.p / alpha
     fresh, reused = tl.SGD(rate, batch_size=round(alpha * d)), tl.SGD(rate, reuse=tl.Reused(alpha))
