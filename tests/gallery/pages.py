@@ -11,7 +11,7 @@ from twolayer.gallery import PageOptions, make, pages
 # makes the others as well, and so does `docs/make_gallery.py`.
 QUICK = {
     "learning-rate-regimes",
-    "optimal-learning-rate",
+    "escape-trajectories",
     "learnable-targets",
     "lazy-training",
     "eigenvector-projections",
