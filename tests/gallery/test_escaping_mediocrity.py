@@ -1,11 +1,32 @@
-"""The pages of this source text are made at their small size, and their claims hold."""
+"""The pages of this source text are made at their small size, and their claims hold, but not with broken physics."""
 
 import pytest
 
 from tests.gallery.pages import check, names_of
-from twolayer.gallery import find_page
+from twolayer.gallery import PageOptions, find_page, make
+from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas.quadratic import QuadraticStudent
 
 
 @pytest.mark.parametrize("name", names_of("escaping_mediocrity"))
 def test_claims_hold(name, tmp_path):
     check(find_page(name), tmp_path / name)
+
+
+# One term of the theory of each page, twice as large as it is.
+BROKEN = {
+    "escape-times": (phase_retrieval, "noise_strength"),
+    "escape-width": (phase_retrieval, "rate_constant"),
+    "optimal-learning-rate": (phase_retrieval, "rate_constant"),
+    "second-layer": (QuadraticStudent, "diffusion"),
+}
+
+
+@pytest.mark.pages
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_page_fails_with_one_term_twice_as_large(name, tmp_path, monkeypatch):
+    place, term = BROKEN[name]
+    original = getattr(place, term)
+    monkeypatch.setattr(place, term, lambda *numbers: 2.0 * original(*numbers))
+    assert not make(find_page(name), tmp_path / name, PageOptions()).holds

@@ -14,7 +14,8 @@ THRESHOLD = 0.1
 def make(spec, ask):
     gamma, noise = spec.training.learning_rate, spec.problem.noise
     dimensions = np.array([100, 1000, 10_000, 100_000, 1_000_000])
-    runs = [2000, 2000, 2000, 1000, 1000] if ask.full else [2000, 2000, 200, 48, 20]
+    # Enough at d = 1000 that a noise of SGD twice as large would show.
+    runs = [2000, 6000, 2000, 1000, 1000] if ask.full else [2000, 6000, 200, 48, 20]
     results = []
     for seed, (d, replicas) in enumerate(zip(dimensions, runs, strict=True)):  # independent runs at every d
         problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(int(d)))
