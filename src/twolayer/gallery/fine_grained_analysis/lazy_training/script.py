@@ -36,12 +36,12 @@ def make(spec, ask):
         Claim("slowest step over 1 - (1 - eta lambda_0 / 2), theorem 3.1, smallest", contracted.min(), low=1.0),
         Claim("residual at the end, random over true and worst over random, smallest", order.min(), low=1.0),
     ]
-    samples = gaussians(2 * n)  # images have a few large eigenvalues, along which single starts scatter most
+    samples = gaussians(2 * n)  # on images six networks scatter too much for a power of m; the text says what they give
     data = {size: (samples.X[:size], samples.y[:size]) for size in (n // 4, n // 2, n, 2 * n)}
     widths = [width // 8, width // 4, width // 2, width]
     more, found = errors(data, n, widths, steps, runs)
     claims += found
-    words = rf"First layer trained, $\eta=1/\lambda_1$; curves: $n={n}$, $m={width}$"
+    words = rf"$\eta=1/\lambda_1$; curves: $n={n}$, $m={width}$"
     words += "" if SYNTHETIC in sets else f"; terms of the error: {SYNTHETIC}"
     return Made({"figure": panels([*shown, *more], words, columns=2)}, claims)
 
