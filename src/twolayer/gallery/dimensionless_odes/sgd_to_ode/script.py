@@ -1,5 +1,7 @@
 """SGD of an erf committee against the ODE of its overlaps: the distance in d, learning rate, width and time."""
 
+from functools import cache
+
 import numpy as np
 
 import twolayer as tl
@@ -14,15 +16,19 @@ def make(spec, ask):
     times = np.linspace(0.0, spec.ask.until, spec.ask.save)
     replicas = 4 * spec.ask.replicas if ask.full else spec.ask.replicas
 
-    def distances(d=D, rate=RATE, p=WIDTH):
-        """Return the excess risks of ODE and runs, and of each run the mean square distance of its overlaps in time."""
+    def problem_of(d, p):
         start, copies = spec.problem.start, p // spec.problem.p
         wide = tl.GivenOverlaps(np.kron(np.eye(copies), start.Q), np.tile(start.M, (copies, 1)))
         student = tl.Student(p, spec.problem.student.activation)
-        problem = tl.Problem(spec.problem.target, student, tl.Gaussian(d), start=wide, noise=spec.problem.noise)
-        asked = {"until": spec.ask.until, "save": times}
-        ode = tl.evolve(problem, tl.SGD(rate), tl.SaadSolla(), **asked)
-        runs = tl.evolve(problem, tl.SGD(rate), tl.OverlapSGD(), replicas=replicas, seed=d + p, **asked)
+        return tl.Problem(spec.problem.target, student, tl.Gaussian(d), start=wide, noise=spec.problem.noise)
+
+    asked = {"until": spec.ask.until, "save": times}
+    solve = cache(lambda rate, p: tl.evolve(problem_of(D, p), tl.SGD(rate), tl.SaadSolla(), **asked))
+
+    def distances(d=D, rate=RATE, p=WIDTH):
+        """Return the excess risks of ODE and runs, and of each run the mean square distance of its overlaps in time."""
+        ode = solve(float(rate), p)
+        runs = tl.evolve(problem_of(d, p), tl.SGD(float(rate)), tl.OverlapSGD(), replicas=replicas, seed=d + p, **asked)
         gaps = [(runs[name].values - ode[name].values).reshape(replicas, len(times), -1) for name in "QM"]
         squares = np.mean(np.concatenate(gaps, axis=2) ** 2, axis=2)
         return ode.excess_risk.values[0], runs.excess_risk.values, squares
@@ -33,12 +39,12 @@ def make(spec, ask):
     at = {
         "d": [distances(d=d) for d in dimensions],
         "gamma": [distances(rate=rate) for rate in rates],
-        "p": [distances(p=p) for p in widths],
+        "p": [distances(d=D // 4, p=p) for p in widths],
     }
     small = {  # the scale of the theorem, gamma / (p d)
         "d": RATE / (WIDTH * np.array(dimensions)),
         "gamma": rates / (WIDTH * D),
-        "p": RATE / (np.array(widths) * D),
+        "p": RATE / (np.array(widths) * (D // 4)),
     }
     # Relative changes of the prefactor along a series: finite d, the variance term, pairs of a unit with itself.
     left_out = {"d": 0.05, "gamma": RATE / WIDTH, "p": 1.0 / min(widths)}
