@@ -7,10 +7,25 @@ import pytest
 from twolayer.experiment import read_lazy_spec, read_spec
 from twolayer.gallery import PageOptions, make, pages
 
+# Made by `scripts/test --all`: at least one page of each source, those that take half a minute at most. `--long` makes
+# the others as well, and so does `docs/make_gallery.py`.
+QUICK = {
+    "learning-rate-regimes",
+    "escape-trajectories",
+    "learnable-targets",
+    "eigenvector-projections",
+    "provable-learning",
+    "million-dimensions",
+}
+
 
 def names_of(source):
     """The pages of a source text as parameters."""
-    return [pytest.param(page.name, marks=pytest.mark.slow) for page in pages() if page.source == source]
+    return [
+        pytest.param(page.name, marks=pytest.mark.slow if page.name in QUICK else pytest.mark.long)
+        for page in pages()
+        if page.source == source
+    ]
 
 
 def check(page, folder):

@@ -79,7 +79,7 @@ def double_the_steps(monkeypatch):
 
 
 def halve_the_bound(monkeypatch):
-    true = bounds.PowerSum.bound.fget
+    true = vars(bounds.PowerSum)["bound"].fget
     monkeypatch.setattr(bounds.PowerSum, "bound", property(lambda self: 0.5 * true(self)))
 
 
@@ -109,14 +109,14 @@ BROKEN = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.pages
 @pytest.mark.parametrize("name", SMALL)
 def test_small_pages_hold(name, tmp_path):
     assert fails(name, tmp_path) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.pages
 @pytest.mark.parametrize("name, broken", BROKEN, ids=lambda value: getattr(value, "__name__", value))
 def test_a_factor_of_two_is_seen(name, broken, tmp_path, monkeypatch):

@@ -8,14 +8,12 @@ import pytest
 
 import twolayer as tl
 from tests.kernel.test_gram import unit
-from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS, Test
+from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS, HeldOut
 from twolayer.analyses.lazy.result import rank_correlation, to_dict
 from twolayer.analyses.lazy.theorems import largest_factor
 from twolayer.cli import main
 from twolayer.kernel import theorems
 from twolayer.plots import complexity_sweep
-
-Test.__test__ = False  # pytest takes it for a class of tests
 
 
 def waves(n, seed):
@@ -128,13 +126,13 @@ def test_losses_are_those_of_the_theorem():
     """Lipschitz with constant one in u, between zero and one, zero at the label; known ones for signs."""
     rng = np.random.default_rng(0)
     y, u, v = rng.uniform(-1.0, 1.0, 3000), *rng.normal(0.0, 2.0, (2, 3000))
-    test = Test(np.zeros((3000, 1)), y, False)
+    test = HeldOut(np.zeros((3000, 1)), y, False)
     first, second, at_labels = (test._of_samples(x, y)[3:] for x in (u, v, y))
     assert np.all((first >= 0.0) & (first <= 1.0)) and np.all(at_labels == 0.0)
     assert np.all(np.abs(first - second) <= np.abs(u - v) * (1.0 + 1e-12))
     assert np.max(np.abs(first - second) / np.abs(u - v), axis=1)[:2].min() > 0.99  # the constant is not less
     signs = np.sign(y)
-    absolute, ramp, logistic = Test(np.zeros((3000, 1)), signs, True)._of_samples(u, signs)[3:]
+    absolute, ramp, logistic = HeldOut(np.zeros((3000, 1)), signs, True)._of_samples(u, signs)[3:]
     np.testing.assert_allclose(absolute, np.minimum(np.abs(u - signs), 1.0))
     np.testing.assert_allclose(ramp, np.clip(1.0 - u * signs, 0.0, 1.0), atol=1e-15)
     excess = np.log1p(np.exp(-u * signs)) - np.log1p(np.exp(-1.0))
@@ -149,7 +147,7 @@ def test_errors_on_labels_of_the_same_law(has_signs):
     n, share = 400, 0.3
     y = rng.choice([-1.0, 1.0], n) if has_signs else rng.uniform(-1.0, 1.0, n)
     drawn = np.array([-1.0, 1.0]) if has_signs else rng.uniform(-1.0, 1.0, 50)
-    u, test = rng.normal(0.0, 1.0, n), Test(np.zeros((n, 1)), y, has_signs)
+    u, test = rng.normal(0.0, 1.0, n), HeldOut(np.zeros((n, 1)), y, has_signs)
     totals = []
     for _ in range(400):
         labels = np.where(rng.random(n) < share, rng.choice(drawn, n), y)

@@ -19,7 +19,7 @@ METRICS = ("mean_square", "mean_absolute", "wrong_share", *LIPSCHITZ)
 HELD = 2**25
 
 
-class Test(NamedTuple):
+class HeldOut(NamedTuple):
     """Test inputs of unit norm and their labels; ``has_signs`` where all labels, of training too, are signs."""
 
     T: np.ndarray
@@ -112,7 +112,7 @@ def kernel_outputs(T: np.ndarray, networks: Networks, spectrum: AbstractSpectrum
 
 def sweep(
     networks: Networks,
-    test: Test,
+    test: HeldOut,
     shares: Sequence[float],
     labels: list[np.ndarray],
     given: np.ndarray,

@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from twolayer.analyses.lazy.ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.former import takes_samples
-from twolayer.analyses.lazy.networks import Networks, Test, are_signs, distance, kernel_outputs, sweep
+from twolayer.analyses.lazy.networks import HeldOut, Networks, are_signs, distance, kernel_outputs, sweep
 from twolayer.analyses.lazy.result import label_result
 from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
 from twolayer.analyses.lazy.theorems import theorem_values
@@ -123,7 +123,7 @@ class Data(NamedTuple):
 
     X: np.ndarray
     y: np.ndarray
-    test: Test | None
+    test: HeldOut | None
     bound: dict[str, float] | None
 
 
@@ -154,7 +154,7 @@ def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
             f"Argument `test` must have inputs of {X.shape[1]} dimensions as the problem, but has {T.shape[1]}."
         )
     truth = np.asarray(asked.test.y, dtype=np.float64) if target is None else target(T)
-    return Data(X, y, Test(T, truth, are_signs(y) and are_signs(truth)), bound)
+    return Data(X, y, HeldOut(T, truth, are_signs(y) and are_signs(truth)), bound)
 
 
 def _spectrum(
