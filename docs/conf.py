@@ -20,7 +20,7 @@ extensions = [
     "sphinx_design",  # the cards of the first page
     "sphinxcontrib.bibtex",
 ]
-exclude_patterns = ["make_gallery.py", "run_notebooks.py"]
+exclude_patterns = ["make_claims.py", "make_gallery.py", "run_notebooks.py"]
 
 # A name in single backticks within a docstring is a link where there is something to link to.
 default_role = "py:obj"

@@ -1,4 +1,4 @@
-"""Make the gallery's pages of the site: text, figure, numbers and script of each, and the index.
+"""Make the gallery's pages of the site: text, figure, numbers and script of each, the index, and the claims.
 
     python docs/make_gallery.py                # all pages, at their small sizes
     python docs/make_gallery.py escape-times   # some of them
@@ -11,6 +11,8 @@ import argparse
 import shutil
 import tempfile
 from pathlib import Path
+
+import make_claims
 
 from twolayer.gallery import PageOptions, find_page, make, pages
 from twolayer.gallery.make import claims_table
@@ -72,6 +74,7 @@ def main() -> None:
             write_page(page, Path(folder) / page.name, asked.data_dir)
             print(page.name, flush=True)
     write_index()
+    (HERE.parent / "claims.md").write_text(make_claims.text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The gallery as a whole: what is listed, what a claim is, and that a page fails when its physics is broken."""
 
+import importlib
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,17 @@ def test_the_site_shows_every_page_with_its_text():
         title, _, body = page.text.partition("\n")
         assert shown.startswith(title) and body.strip() in shown, f"run `python docs/make_gallery.py {page.name}`"
         assert "**fails**" not in shown and f":link: gallery/{page.name}\n" in index
+
+
+def test_the_table_of_claims_is_that_of_the_stored_pages(monkeypatch):
+    """Each claim of the texts names claims of pages that exist, and every page on a text serves one."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    make_claims = importlib.import_module("make_claims")
+    assert (DOCS / "claims.md").read_text() == make_claims.text()
+    cited = {
+        page for claim in tomllib.loads((DOCS / "claims.toml").read_text())["claim"] for page in claim.get("shown", {})
+    }
+    assert {page.name for page in pages() if SOURCES[page.source][1]} <= cited
 
 
 def test_claims():

@@ -103,7 +103,15 @@ def make(spec, ask):
             log="y",
             title=rf"one run and 10-90% of them, $\gamma = {float(spec.training.learning_rate):g}$",
         ),
-        Panel(r"$\gamma / (p d)$", "distance from the ODE", [*points, law], log="xy", title="largest in time, rms"),
+        Panel(
+            r"$\gamma / (p d)$",
+            "distance from the ODE",
+            [*points, law],
+            log="xy",
+            legend="upper left",
+            ylim=(0.7 * min(series.y.min() for series in points), 6.0 * max(series.y.max() for series in points)),
+            title="largest in time, rms",
+        ),
         Panel(
             "time  $t$",
             r"distance $/ \sqrt{\gamma / (p d)}$",

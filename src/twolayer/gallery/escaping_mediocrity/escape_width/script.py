@@ -148,7 +148,7 @@ def _steps(problem, optimal, shares, results):
             Series("annealed formula", smooth, formula, color=3),
             Series("ODE with noise", shares[np.isfinite(ode)], ode[np.isfinite(ode)], **as_dashes),
             Series("SGD", shares, measured, errors, kind="points", color=0),
-            Rule(f"no exit, {round(100 * stays)} in 100 of runs stay", 1.0, "x", look={"ls": ":"}),
+            Rule(f"no exit: {round(100 * stays)}% of the runs stay", 1.0, "x", look={"ls": ":"}),
         ],
         title=rf"$p = {problem.p}$, $d = {problem.d}$",
         **LEGEND,
