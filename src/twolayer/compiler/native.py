@@ -159,7 +159,7 @@ class Kernel(NamedTuple):
     width: int
 
 
-class Constants(dict[tuple[str, float], str]):
+class KernelConstants(dict[tuple[str, float], str]):
     """The names of the constants of a program, which are data: one kernel serves all learning rates and dimensions."""
 
     def text(self, node: Node) -> str:
@@ -184,14 +184,14 @@ AHEAD = 32
 LONG = 10.0
 
 
-def text(node: Node, prefix: str, inputs: Sequence[str], constants: Constants | None = None) -> str:
+def text(node: Node, prefix: str, inputs: Sequence[str], constants: KernelConstants | None = None) -> str:
     """Return a node as a Python expression; the result of an operation is named by the prefix and its number."""
     if node.number is None:
         return _constant(node) if constants is None else constants.text(node)
     return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
 
 
-def body(program: Program, prefix: str, inputs: Sequence[str], constants: Constants | None = None) -> list[str]:
+def body(program: Program, prefix: str, inputs: Sequence[str], constants: KernelConstants | None = None) -> list[str]:
     """Return the operations of a program as Python assignments; constants are collected where these are given."""
     lines = []
     for number, op in enumerate(program.ops):
@@ -211,7 +211,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
     because the compiler vectorises the loop only if it can see that no two numbers share an address. For a single
     replica, the numbers of several steps are drawn at once instead, and that loop is vectorised.
     """
-    numbers, constants = len(draws.outputs), Constants()
+    numbers, constants = len(draws.outputs), KernelConstants()
     before = [f"x{n} = state[{n * width} + i]" for n in range(state)]
     before += [f"x{state + n} = numbers[{n * width} + i]" for n in range(fixed)]
     names = [f"x{n}" for n in range(state + fixed)]
