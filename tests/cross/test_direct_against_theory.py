@@ -12,7 +12,7 @@ from tests.systems import phase_retrieval, shift_and_variance
     [
         pytest.param(tl.SGD(1.5), id="free", marks=pytest.mark.long),
         pytest.param(tl.SGD(1.5, batch_size=4, constraint=tl.Sphere()), id="sphere", marks=pytest.mark.long),
-        pytest.param(tl.SGD(1.5, constraint=tl.Sphere(riemannian=True)), id="projected", marks=pytest.mark.slow),
+        pytest.param(tl.SGD(1.5, constraint=tl.Sphere(riemannian=True)), id="projected", marks=pytest.mark.long),
         pytest.param(tl.SGD(1.5, layers=tl.Both(), weight_decay=0.05), id="both layers"),
     ],
 )

@@ -22,7 +22,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.pages
 @pytest.mark.long
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_page_fails_with_one_term_twice_as_large(name, tmp_path, monkeypatch):

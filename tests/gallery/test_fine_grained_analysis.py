@@ -110,14 +110,12 @@ BROKEN = [
 
 
 @pytest.mark.long
-@pytest.mark.pages
 @pytest.mark.parametrize("name", SMALL)
 def test_small_pages_hold(name, tmp_path):
     assert fails(name, tmp_path) == []
 
 
 @pytest.mark.long
-@pytest.mark.pages
 @pytest.mark.parametrize("name, broken", BROKEN, ids=lambda value: getattr(value, "__name__", value))
 def test_a_factor_of_two_is_seen(name, broken, tmp_path, monkeypatch):
     broken(monkeypatch)

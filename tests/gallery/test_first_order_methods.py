@@ -17,9 +17,7 @@ def test_claims_hold(name, tmp_path):
     check(find_page(name), tmp_path / name)
 
 
-@pytest.mark.pages
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:.*takes about.*more")
 def test_the_staircase_page_fails_when_the_noise_of_a_batch_counts_twice(monkeypatch):
     """One giant step and the fit: the map agrees with SGD, and does not when one of its terms is doubled."""
     folder = find_page("staircase").folder

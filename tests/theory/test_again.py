@@ -70,7 +70,7 @@ def test_simulations_follow_it(name):
     assert max(distances) > 10
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gap_is_of_order_one_over_d():
     """One erf unit used twice, 20,000 runs at each d: d times the gap of Q is one number, and not zero."""
     gaps, errors = [], []
