@@ -52,7 +52,7 @@ class Rest(NamedTuple):
 class QuadraticStudent:
     """Quadratic neurons that learn phase retrieval from a random start on the unit sphere, and how they are trained."""
 
-    p: int
+    p: int | float  # formulas hold for any number
     noise: float
     is_spherical: bool
     layer_ratio: float
@@ -187,11 +187,11 @@ class Escape:
             # The rule has nodes so close to zero that no start is there; their weights are zero up to rounding.
             return np.where(np.isfinite(times) | (square > np.exp(-0.9 * FAR)), times, 0.0)
 
-        return mean_over_largest(time, self.student.p, d)
+        return mean_over_largest(time, int(self.student.p), d)
 
     def annealed_time(self, d: int, is_noisy: bool = False) -> float:
         """The exit time from the mean of the largest squared cosine."""
-        return float(self.times(mean_over_largest(lambda square: square, self.student.p, d).value, is_noisy))
+        return float(self.times(mean_over_largest(lambda square: square, int(self.student.p), d).value, is_noisy))
 
     @cached_property
     def noise_factor(self) -> float:

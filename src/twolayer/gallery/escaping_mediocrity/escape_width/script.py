@@ -35,7 +35,10 @@ def make(spec, ask):
     end = np.median(ends[0]["SGD"][1][:, -1])
     claims = [
         Claim(
-            "share of the ODE's starts that exit at the optimal rate", np.isfinite(at_optimum.ode.values).mean(), 0, 0
+            "share of the ODE's starts that exit at the optimal rate",
+            float(np.isfinite(at_optimum.ode.values).mean()),
+            0.0,
+            0.0,
         ),
         Claim(
             "share of the runs that stay there, less three standard errors",
