@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import NotApplicable
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, first_crossings
 from twolayer.expectation import Auto, Chosen, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
@@ -29,11 +28,7 @@ def refusal(problem: Problem, engine: Auto) -> str:
         return "it fits the second layer on fresh Gaussian samples, but `problem.inputs` is a data set."
     if not isinstance(problem.loss, Square):
         return f"the fit of the second layer has a closed form for the square loss, but the loss is {problem.loss}."
-    try:
-        engine.assign(problem, NEEDED)
-    except NotApplicable as missing:
-        return str(missing)
-    return ""
+    return engine.refusal(problem, NEEDED)
 
 
 def feature_averages(

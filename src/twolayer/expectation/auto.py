@@ -182,6 +182,14 @@ class Auto(eqx.Module):
                 raise NotApplicable(f"No engine computes `{moment}` of this problem: {refusals[-1].reason}.")
         return assigned, tuple(refusals)
 
+    def refusal(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> str:
+        """Return why some wanted moment has no engine; empty if each has one."""
+        try:
+            self.assign(problem, wanted)
+        except NotApplicable as missing:
+            return str(missing)
+        return ""
+
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
         """Build the engines for the wanted moments of a problem."""
         assigned, refusals = self.assign(problem, wanted)

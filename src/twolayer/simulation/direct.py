@@ -15,7 +15,6 @@ from jaxtyping import Array, Float, Key, UInt
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.loops import backend_here
-from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, choose, risk_along
@@ -126,11 +125,9 @@ class DirectSGD(AbstractDescription):
         if size > MAX_NUMBERS:
             reason = f"weights or a fixed set of {size:.3g} numbers do not fit in memory; lower `d`."
             return Applies(False, Exactness.EXACT, reason)
-        if isinstance(problem.inputs, Gaussian):
-            try:
-                Auto().assign(problem, ("excess_risk",))  # the risk of a run is an average over the inputs
-            except NotApplicable as refusal:
-                return Applies(False, Exactness.EXACT, str(refusal))
+        # The risk of a run is an average over the inputs.
+        if isinstance(problem.inputs, Gaussian) and (missing := Auto().refusal(problem, ("excess_risk",))):
+            return Applies(False, Exactness.EXACT, missing)
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:

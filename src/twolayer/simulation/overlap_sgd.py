@@ -74,10 +74,8 @@ class OverlapSGD(AbstractDescription):
             return no(f"a batch that is used again may have {MAX_REPEATED} samples at most, but has {batch}.")
         if batch >= 2**32 - 1:
             return no("a batch may have 2^32 samples at most.")
-        try:
-            Auto().assign(problem, ("excess_risk",))
-        except NotApplicable as refusal:
-            return no(str(refusal))
+        if missing := Auto().refusal(problem, ("excess_risk",)):
+            return no(missing)
         return Applies(True, Exactness.EXACT, "the law of SGD at any d, at a cost that does not depend on d")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput, NotApplicable
+from twolayer.core.errors import InvalidInput
 from twolayer.description import Applies, Exactness, Plan, Record, first_crossings, is_alive
 from twolayer.expectation import Auto, Chosen, choose, risks_of
 from twolayer.expectation.qmc import SCRAMBLINGS, by_scatter
@@ -211,8 +211,4 @@ def _refusal(problem: Problem, training: SGD) -> str:
         )
     if not training.is_classical and not commutes_with_rotations(training.method):
         return f"the method {training.momentum} does not commute with rotations of the inputs; `DirectSGD` covers it."
-    try:
-        Auto().assign(problem, ("excess_risk",))
-    except NotApplicable as missing:
-        return str(missing)
-    return ""
+    return Auto().refusal(problem, ("excess_risk",))

@@ -197,9 +197,7 @@ class MeanField(AbstractDescription):
         answer = mean_field_applies(problem, training, Exactness.LIMIT_P, self.particles, ())
         if not answer.ok:
             return answer
-        try:
-            _by_pairs(self.engine).assign(problem, ("excess_risk",))
-        except NotApplicable:
+        if _by_pairs(self.engine).refusal(problem, ("excess_risk",)):
             kind, reason = kind_of_rule(problem)
             if not kind:
                 return Applies(False, Exactness.LIMIT_P, f"no rule serves the target: {reason}.")

@@ -1,6 +1,5 @@
 """Conditions that every theory of one-pass training has in common."""
 
-from twolayer.core.errors import NotApplicable
 from twolayer.expectation import Auto
 from twolayer.problem import AbstractLoss, Correlation, Gaussian, Problem, Square
 from twolayer.training import SGD
@@ -40,8 +39,4 @@ def refusal(
         return f"the method {training.method} does not commute with rotations of the inputs; `DirectSGD` covers it."
     if training.has_momentum and methods == "linear" and not is_linear(training.method):
         return f"it describes linear methods, but {training.method} is not linear in the gradient; see `BatchMap`."
-    try:
-        engine.assign(problem, moments)
-    except NotApplicable as missing:
-        return str(missing)
-    return ""
+    return engine.refusal(problem, moments)
