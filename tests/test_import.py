@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-HEAVY = ["matplotlib", "xarray", "diffrax", "sympy", "dask", "scipy.stats"]
+HEAVY = ["matplotlib", "xarray", "diffrax", "optimistix", "sympy", "dask", "scipy.stats"]
 
 
 @pytest.fixture

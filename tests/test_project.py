@@ -131,7 +131,7 @@ LARGE = {
     "kernel/free.py:free_spectrum": "a public function: one argument for each thing that can be asked",
     "kernel/training.py:train": "a public function: one argument for each thing that can be asked",
     "simulation/direct_kernels.py:advance_kernel": "one kernel, whose loops share their registers",
-    "theory/motion/integrate.py:solve": "the one place where diffrax is called, with all that it takes",
+    "theory/motion/integrate.py:solve": "the one integrator of all theories, with the options of each",
     "training/conventions.py:goldt2019": "the letters of a paper",
 }
 

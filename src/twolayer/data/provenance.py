@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from twolayer.specification.codec import content_hash, to_json
 
 # Packages on which numbers depend, and those that are needed to read a result.
-NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox", "diffrax")
+NUMERICAL = ("twolayer", "jax", "jaxlib", "numpy", "scipy", "numba", "equinox")
 PACKAGES = (*NUMERICAL, "xarray")
 
 

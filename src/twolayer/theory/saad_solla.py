@@ -172,7 +172,7 @@ class SaadSolla(FitsPopulation):
     ) -> Solution:
         """The solution from one start at the given times, as pure JAX that can be mapped and differentiated."""
         flow = self.flow(engine, problem, training, start.P)
-        return trajectory(flow, as_state(start), times, self.accuracy(engine))
+        return trajectory(flow, as_state(start), times, self.accuracy(engine), is_reversible=True)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.choose(problem, training)

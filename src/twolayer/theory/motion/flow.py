@@ -121,15 +121,18 @@ def trajectory(
     accuracy: Accuracy,
     limit: Numbers = jnp.inf,
     landing: Array | None = None,
+    is_reversible: bool = False,
 ) -> Solution:
-    """The solution from one start at the given times, as pure JAX that can be mapped and differentiated in reverse.
+    """The solution from one start at the given times, as pure JAX that can be mapped and differentiated.
 
     It ends early where a squared length exceeds ``limit``. Steps end on the save points, or on ``landing`` instead.
+    Derivatives exist in forward mode, and in reverse mode if it is ``is_reversible``.
     """
     if landing is None and flow.interpolates:
         landing = jnp.stack([times[0], times[-1]])
     args = _Args(flow, limit, None, None)
-    return solve(_velocity, start, times, args, *accuracy, _has_diverged, is_coarse=flow.is_coarse, landing=landing)
+    options = {"is_coarse": flow.is_coarse, "landing": landing, "is_reversible": is_reversible}
+    return solve(_velocity, start, times, args, *accuracy, _has_diverged, **options)
 
 
 def passage(

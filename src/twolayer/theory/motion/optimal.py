@@ -92,7 +92,7 @@ def _followed(
         args = (_flow(engine, problem, training, start.P, rate), threshold)
         times = jnp.stack([jnp.zeros(()), span])
         accuracy = looser * RTOL, looser * ATOL, MAX_STEPS
-        solution = solve(_velocity, state, times, args, *accuracy, event, locate=is_watched, is_differentiated=True)
+        solution = solve(_velocity, state, times, args, *accuracy, event, locate=is_watched)
         ended = jax.tree.map(lambda x: x[-1], solution.states)
         if not is_watched:
             return (ended, total, is_there), None
