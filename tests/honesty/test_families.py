@@ -109,6 +109,15 @@ def test_cases_that_deceived_rules(case, engine):
             assert np.max(result.error[moment]) <= 0.01 * np.max(np.abs(result.value[moment])) + NEGLIGIBLE, moment
 
 
+@pytest.mark.slow
+def test_an_average_that_one_cloud_has_seen_is_not_known():
+    """A narrow target and a unit whose bump is four deviations away: one point in 10^5 makes nearly all of `v`."""
+    narrow = next(group for group in ALL if "-0.256)/0.066" in name(group))
+    state = next(state for state in narrow.states if state.M == 0.0 and 0.05 < state.Q < 0.06)
+    wrong, _ = check(Group(narrow.pair, [state]), ("MonteCarlo",))
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_engine_reports_less_than_its_true_error_in_2000_cases(family):

@@ -69,15 +69,21 @@ def turned_normals(fields: int, log2_points: int, seed: int) -> np.ndarray:
 
 
 def by_scatter(results: tuple[Any, ...]) -> Estimate:
-    """Return the mean of the results of independent clouds, and its standard error times a quantile of Student's t."""
+    """Return the mean of the results of independent clouds, and its standard error times a quantile of Student's t.
+
+    The error is at least the deviation of each cloud: where an average comes from few points, one cloud may have met
+    them, and the others say nothing of how often that happens.
+    """
     count = len(results)
     value = jax.tree.map(lambda *x: sum(x) / count, *results)
 
-    def standard_error(mean: Any, *x: Any) -> Any:
-        return (sum((one - mean) ** 2 for one in x) / (count * (count - 1))) ** 0.5
+    def error_of(mean: Any, *x: Any) -> Any:
+        error = T_QUANTILE * (sum((one - mean) ** 2 for one in x) / (count * (count - 1))) ** 0.5
+        for one in x:
+            error = 0.5 * (error + abs(one - mean) + abs(error - abs(one - mean)))  # the larger of both
+        return error + 1e-15
 
-    error = jax.tree.map(lambda mean, *x: T_QUANTILE * standard_error(mean, *x) + 1e-15, value, *results)
-    return Estimate(value, error)
+    return Estimate(value, jax.tree.map(error_of, value, *results))
 
 
 class AbstractCloud(AbstractEngine):
