@@ -75,9 +75,9 @@ def _largest_entry(x: np.ndarray) -> np.ndarray:
 
 def threshold(replicas: int, numbers: int) -> float:
     """The deviation, in standard errors, that chance exceeds in a fraction FALSE_ALARM of comparisons."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    return float(t.isf(FALSE_ALARM / (2.0 * max(1, numbers)), max(1, replicas - 1)))
+    return -float(stdtrit(max(1, replicas - 1), FALSE_ALARM / (2.0 * max(1, numbers))))
 
 
 class Finding(NamedTuple):
