@@ -39,7 +39,7 @@ def test_every_description_that_applies_has_a_time_and_no_other():
 def test_times_follow_what_is_asked():
     few, many, long = (times(replicas=n, until=until) for n, until in ((8, 20.0), (8000, 20.0), (8, 2000.0)))
     for name in ("DirectSGD", "OverlapSGD", "BatchMap"):
-        assert long[name] == pytest.approx(100 * few[name], rel=0.01), name  # steps
+        assert long[name] == pytest.approx(100 * few[name], rel=0.03), name  # steps, besides the risks
     for name in ("DirectSGD", "OverlapSGD", "SDE", "SaadSolla"):  # from random starts every replica has its own ODE
         assert 5 * few[name] < many[name] <= 1001 * few[name], name
     assert few["SaadSolla"] < long["SaadSolla"] < 100 * few["SaadSolla"]
@@ -50,6 +50,15 @@ def test_times_follow_what_is_asked():
         {row.description: row.seconds for row in tl.explain(given, TRAINING, replicas=n).descriptions} for n in (1, 100)
     )
     assert one["SaadSolla"] == all_of_them["SaadSolla"] and one["DirectSGD"] < all_of_them["DirectSGD"]
+
+
+def test_risks_at_the_save_points_count_where_averages_are_expensive():
+    cheap, expensive = duration.Averages(1e4, 3, False, 1e4), duration.Averages(1e9, 3, False, 2e8)
+    ask = Ask(replicas=16, until=20.0)
+    for description in (tl.DirectSGD(), tl.OverlapSGD(), tl.OverlapSGD(backend="xla")):
+        few, many = (duration.seconds(description, PROBLEM, TRAINING, ask, cost) for cost in (cheap, expensive))
+        assert few is not None and many is not None
+        assert many - few == pytest.approx(16 * len(ask.times()) * 2e8 * duration.OPERATION, rel=0.01)
 
 
 def test_a_simulation_of_the_weights_costs_nanoseconds_for_each_number():
@@ -154,12 +163,16 @@ descriptions = ["DirectSGD", {kind = "SDE", dt = 1e-7}]
         (tl.OverlapSGD(backend="xla"), {"until": 100.0, "replicas": 16}),
         (tl.SaadSolla(), {"until": 1000.0, "replicas": 64}),
         (tl.BatchMap(), {"until": 5.0, "replicas": 4}),
+        (tl.SDE(backend="xla"), {"until": 5.0, "replicas": 64}),
+        (tl.HDMF(particles=500), {"until": 10.0}),
+        (tl.MeanField(particles=100), {"until": 10.0}),
+        (tl.DMFT(), {"until": 4.0}),
     ],
 )
 def test_the_order_of_magnitude_is_right(description, asked):
     """In time of the processor, since others may use the machine; programs are compiled before."""
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(200))
-    training = tl.SGD(0.5)
+    training = tl.SGD(0.5, batch_size=400, reuse=tl.Reused(400)) if isinstance(description, tl.DMFT) else tl.SGD(0.5)
     name = type(description).__name__
     (told,) = (
         row.seconds

@@ -42,8 +42,11 @@ LANES = 4
 RATE, STAGES, COARSE_STAGES = 1, 13, 6
 # Relative accuracy of averages beyond which they count as coarse.
 COARSE = 1e-6
-# Nodes over cosines between particles, solutions of a mean-field flow, and passes of a gradient over earlier ones.
-COSINES, SOLUTIONS, PASSES = 5, 6, 4
+# Nodes over cosines between particles, operations of a particle at a node of a rule over the target's fields, solutions
+# of a mean-field flow, and operations for each number of an earlier gradient that a gradient is projected on.
+COSINES, NODE, SOLUTIONS, PASSES = 5, 2.5, 6, 16
+# Operations of all averages at one point below which the risk counts as much as all of them.
+CHEAP = 1e5
 # Seconds that a call from Python may take before it counts as work, and seconds of all timed calls.
 DISPATCH, TRIALS = 2e-2, 0.3
 
@@ -54,6 +57,8 @@ class Averages(NamedTuple):
     operations: float = 0.0
     variants: int = 1
     is_coarse: bool = False
+    # Operations of the risk alone, which simulations compute at the save points of each replica.
+    of_risk: float = 0.0
 
     @property
     def of_solutions(self) -> float:
@@ -85,6 +90,11 @@ class Size(NamedTuple):
         if self.averages.is_coarse:  # steps do not end on the save points then
             return COARSE_STAGES * (10 + RATE * self.time)
         return STAGES * (self.points + RATE * self.time)
+
+    @property
+    def of_risks(self) -> float:
+        """Operations of the risk at the save points of all replicas."""
+        return self.points * self.replicas * self.averages.of_risk
 
 
 class Cost(NamedTuple):
@@ -124,7 +134,11 @@ def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps) -> Averages:
     shortest = _shortest(lambda: jax.block_until_ready(estimate(chosen, problem, overlaps)))
     timed = (shortest - DISPATCH) / (OPERATION * _speed())
     variants = len(chosen.variants())
-    return Averages(max(timed, variants * operations(chosen, problem, overlaps)), variants, chosen.rtol > COARSE)
+    counted = variants * operations(chosen, problem, overlaps)
+    total = max(timed, counted)
+    is_cheap = total < CHEAP or not counted  # tracing another program would take longer than all risks of a run
+    risk = counted if is_cheap else variants * operations(chosen, problem, overlaps, ("excess_risk",))
+    return Averages(total, variants, chosen.rtol > COARSE, total * risk / counted if counted else total)
 
 
 def _shortest(function: Callable[[], Any]) -> float:
@@ -175,7 +189,8 @@ def _(description: DirectSGD, size: Size) -> Cost:
     problem, is_drawn = size.problem, not size.training.has_fixed_set
     samples = size.replicas * size.steps * size.batch
     per_number = (DRAW / 4 if is_drawn else 0) + 2 * problem.p + (problem.k if is_drawn else 0)
-    return Cost(size.steps * math.ceil(size.replicas / GROUP), samples * problem.d * per_number)
+    operations = samples * problem.d * per_number + size.of_risks
+    return Cost(size.steps * math.ceil(size.replicas / GROUP), operations)
 
 
 @work.register
@@ -184,8 +199,8 @@ def _(description: OverlapSGD, size: Size) -> Cost:
     sample = (DRAW + UNIT) * (p + k + 1) + 4 * p * (p + k)
     operations = size.replicas * size.steps * size.batch * sample
     if size.batch == 1 and p <= MAX_WIDTH and description.backend != "xla":
-        return Cost(0.0, operations / _at_once(size.replicas))
-    return Cost(size.steps, operations)
+        return Cost(0.0, operations / _at_once(size.replicas) + size.of_risks)
+    return Cost(size.steps, operations + size.of_risks)
 
 
 @work.register
@@ -224,7 +239,7 @@ def _(description: MeanField | HDMF, size: Size) -> Cost:
     if isinstance(description, MeanField):
         evaluation = particles**2 * COSINES * PAIR
     else:  # points of a product rule over the target's fields, or of a net
-        evaluation = particles * 32 ** min(size.problem.k, 2.6) * UNIT
+        evaluation = particles * 32 ** min(size.problem.k, 2.6) * NODE
     solutions = size.evaluations * SOLUTIONS
     return Cost(solutions * size.replicas, solutions * size.replicas * evaluation)
 
@@ -233,6 +248,7 @@ def _(description: MeanField | HDMF, size: Size) -> Cost:
 def _(description: DMFT, size: Size) -> Cost:
     gradients = gradients_per_step(size.training) * (size.steps + 1.0)
     frame = size.problem.k + size.problem.p * (1.0 + gradients)
-    # Every gradient goes over the earlier ones of all points.
+    # Each gradient of each unit is projected on the earlier ones, at all points.
     clouds = description.scramblings * size.replicas
-    return Cost(10.0 * gradients * clouds, gradients * frame * 2.0**description.log2_points * PASSES * clouds)
+    projections = gradients * size.problem.p * frame * 2.0**description.log2_points
+    return Cost(10.0 * gradients * clouds, projections * PASSES * clouds)
