@@ -17,8 +17,6 @@ import jax
 import numpy as np
 import pytest
 
-from tests.compilation_cache import WorkerCache, machine_key
-
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")  # no shape is ever stretched silently
 
@@ -36,11 +34,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", default=False, help="all cases of the fuzz suite")
 
 
+@pytest.hookimpl(trylast=True)  # the package is imported here, after the hook that checks the shapes of its functions
 def pytest_configure(config: pytest.Config) -> None:
     """Keep compiled programs between runs, unless the environment says where."""
+    from twolayer.core.programs import ProgramCache, machine_key
+
     starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    os.environ["TWOLAYER_CACHE"] = "off"  # the user's cache stays as it is, also in processes that tests start
     if not starts_workers and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        cache = WorkerCache(CACHES / machine_key())
+        cache = ProgramCache(CACHES / machine_key())
         cache.open()
         cache.use()
         config.add_cleanup(cache.close)

@@ -5,12 +5,19 @@ State a learning problem once; simulate it at finite d, predict it by theory, an
 
 import importlib
 import importlib.util
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twolayer.api import *  # noqa: F403
 
 __version__ = "0.1.0"
+
+# XLA would report every program that it reads from disk as an error, since the names of two features of processors
+# differ between its parts. Its real errors are exceptions. It reads this when JAX is imported.
+if "jaxlib" not in sys.modules:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def __getattr__(name: str) -> Any:

@@ -34,6 +34,7 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False) -> Answer:
         _devices(),
         _attempt("double precision", _precision),
         _attempt("results folder", _folder),
+        _attempt("compiled programs", _programs),
     ]
     speed: dict[str, float] = {}
     if all(check.ok for check in checks[:3]):
@@ -96,6 +97,17 @@ def _folder() -> str:
 
     check_writable(RESULTS)
     return f"{RESULTS.resolve()} can be written"
+
+
+def _programs() -> str:
+    from twolayer.core.programs import keep
+
+    cache = keep()
+    if cache is None:
+        return "not kept"
+    files = [*cache.shared.glob("*-cache"), *cache.native.glob("__pycache__/*.nbc")]
+    sizes = [file.stat().st_size for file in files]
+    return f"{len(sizes)} kept in {cache.shared.parent}, {sum(sizes) / 2**20:.0f} MiB"
 
 
 def _timed(work: Callable[[], Any]) -> float:

@@ -4,17 +4,22 @@ The functions below replace those of the C library, whose calls cannot be vector
 coefficients of the Cephes library, and are accurate to a few units in the last place.
 """
 
+import hashlib
 import inspect
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from twolayer.compiler.scalar import Node, Program, Unsupported
+from twolayer.core import programs
 from twolayer.core.errors import Caution
+from twolayer.core.files import make_folder, write_whole
 
 _BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
            "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -285,6 +290,48 @@ def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..
             Caution,
             stacklevel=2,
         )
-    space = {"np": np, "math": math, **functions()}
-    exec(compile(code, "<kernel>", "exec"), space)  # the source is generated here, never by a user
-    return njit(error_model="numpy", fastmath=set(fastmath), nogil=True)(space[name])
+    space = {"__name__": __name__, "np": np, "math": math, **functions()}  # numba reads the name with kept code
+    file = _kept(code)
+    exec(compile(code, "<kernel>" if file is None else str(file), "exec"), space)  # our own source, never a user's
+    compiler = partial(njit, error_model="numpy", fastmath=set(fastmath), nogil=True)
+    return compiler()(space[name]) if file is None else _Kept(space[name], compiler, file)
+
+
+class _Kept:
+    """A function whose compiled code numba reads from disk at its first call, or compiles again if that is damaged."""
+
+    def __init__(self, function: Callable[..., None], compiler: Callable[..., Any], file: Path):
+        self.function, self.compiler, self.file = function, compiler, file
+        self.call = compiler(cache=True)(function)
+        self.is_ready = False
+
+    def __call__(self, *arguments: Any) -> None:
+        if self.is_ready:
+            return self.call(*arguments)
+        try:
+            self.call(*arguments)
+        except Exception:  # a damaged file fails in many ways, all of them before the function begins
+            for damaged in self.file.parent.glob(f"__pycache__/{self.file.stem}.*"):
+                damaged.unlink(missing_ok=True)
+            self.call = self.compiler()(self.function)
+            self.call(*arguments)
+        self.is_ready = True
+
+
+def _kept(code: str) -> Path | None:
+    """The file beside which numba keeps the compiled code for other processes; None if nothing is kept.
+
+    Its name depends on all that the code does, since numba only sees whether the file has changed.
+    """
+    cache = programs.keep()
+    if cache is None:
+        return None
+    text = "\n".join([code, inspect.getsource(inspect.unwrap(functions)), version("numba"), version("llvmlite")])
+    file = cache.native / f"kernel_{hashlib.sha256(text.encode()).hexdigest()[:24]}.py"
+    try:
+        if not file.exists():
+            make_folder(file.parent)
+            write_whole(file, code.encode())
+    except OSError:
+        return None
+    return file

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 import jax
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.programs import keep
 from twolayer.core.random import fixed_generator
 
 
 @contextlib.contextmanager
 def double() -> Iterator[None]:
-    """Compute in float64 inside this block, and draw the same random numbers under all global settings."""
+    """Compute in float64 inside this block, and draw the same random numbers under all global settings.
+
+    The programs that are compiled are kept for other processes.
+    """
+    keep()
     with jax.enable_x64(True), fixed_generator():
         yield
 

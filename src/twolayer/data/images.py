@@ -16,6 +16,7 @@ import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.memory import in_words
+from twolayer.core.programs import cache_folder
 from twolayer.core.reading import parsing
 from twolayer.data.arrays import names_in, read_idx, read_npz
 from twolayer.data.fetch import RemoteFile, fetch, verified, verify_digest
@@ -128,11 +129,6 @@ SETS: dict[str, ImageSet] = {
     "fashion-mnist": ImageSet("Fashion-MNIST", _FASHION, ("fashion-mnist.npz",)),
     "cifar10": ImageSet("CIFAR-10", (CIFAR,), ("cifar10.npz", "cifar10_airplane_automobile.npz")),
 }
-
-
-def cache_folder() -> Path:
-    """The folder of downloaded files, below XDG_CACHE_HOME or ~/.cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twolayer"
 
 
 def load_images(name: str, data_dir: str | Path | None = None, download: bool = False, verify: bool = True) -> Images:
