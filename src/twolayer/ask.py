@@ -260,6 +260,12 @@ def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
     return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
 
 
+def first_start(problem: Problem) -> Overlaps:
+    """The start of the first replica of the seed zero."""
+    starts = jax.device_get(_draw(as_data(problem), _replica_keys(0, 1)))
+    return Overlaps(starts.Q[0], starts.M[0], starts.P, starts.a[0])
+
+
 @eqx.filter_jit
 def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
     return problem.draw_many(keys)

@@ -209,7 +209,12 @@ def choose(problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
 
 def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Estimate:
     """Return the wanted moments at the overlaps and their errors, as two dictionaries by name."""
-    return chosen.combine(tuple(_parts(variant, problem, overlaps, wanted) for variant in chosen.variants()))
+    return _combined(chosen, tuple(_parts(variant, problem, overlaps, wanted) for variant in chosen.variants()))
+
+
+@eqx.filter_jit  # one small program instead of one for each operation on each shape
+def _combined(chosen: Chosen, results: tuple[dict[str, Array], ...]) -> Estimate:
+    return chosen.combine(results)
 
 
 @eqx.filter_jit
@@ -232,7 +237,7 @@ def risk_along(
     a: Float[np.ndarray, "replicas times p"],
 ) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
     """Return the excess risk and its numerical error along saved trajectories; NaN where the overlaps are NaN."""
-    rows = [jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a)]
+    rows = [jnp.asarray(x.reshape(-1, *x.shape[2:])) for x in (Q, M, a)]
     value, error = _risk_of_rows(chosen, problem, P, rows)
     return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
 

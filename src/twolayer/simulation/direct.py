@@ -145,7 +145,8 @@ class DirectSGD(AbstractDescription):
         def group(first: int) -> Stepper:
             # The last group is filled up with its last replica, so that every group has the same compiled shape.
             members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-            starts = Overlaps(plan.starts.Q[members], plan.starts.M[members], plan.starts.P, plan.starts.a[members])
+            Q, M, a = (np.asarray(x)[members] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
+            starts = Overlaps(Q, M, plan.starts.P, a)
             weights, frozen = _prepare(self.draws, problem, training, starts, plan.keys[members])
             advances = [_with_frozen(driver, frozen) for driver, _ in drivers]
             return Stepper(

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
-from twolayer.ask import Ask, AskFields, Training
+from twolayer.ask import Ask, AskFields, Training, first_start
 from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
-from twolayer.core.random import replica_key
 from twolayer.core.text import Text, html_grid, table
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
@@ -219,7 +218,7 @@ def explain(
 def _moments(problem: Problem) -> tuple[tuple[MomentRow, ...], Averages]:
     """The engine and the error of each moment at the start, and the cost of all of them."""
     with double():
-        chosen, overlaps = choose(problem), problem.draw(replica_key(0, 0))
+        chosen, overlaps = choose(problem), first_start(problem)
         estimated = estimate(chosen, problem, overlaps)
         averages = measured(chosen, problem, overlaps)
     errors, warned_of = estimated.error, of_moments(estimated.value, estimated.error)
