@@ -48,14 +48,13 @@ def scatter_order(exponent):
 
 
 def scalings(full):
-    near, far = (200, 800, 3200), (10_000, 100_000, 1_000_000)
-    more = 4 if full else 1
-    near = (*near, 12_800) if full else near
+    more, last = (4, (12_800,)) if full else (1, ())
+    near, wide, far = (200, 800, 3200, *last), (100, 400, 1600), (10_000, 100_000, 1_000_000)
     return [
         Scaling(FLOW, 0.0, 0.5, near, 0.2, 128 * more),
-        Scaling(FLOW, 0.5, 0.0, near, 0.2, 96 * more),
+        Scaling(FLOW, 0.5, 0.0, wide, 0.2, 96 * more),
         Scaling(ODE, 0.0, 0.0, near, 1.0, 512 * more),
-        Scaling(ODE, 0.5, -0.5, near, 1.0, 256 * more),
+        Scaling(ODE, 0.5, -0.5, wide, 1.0, 256 * more),
         Scaling(NOISE, 0.0, -0.25, far, 10.0, 512 * more),
         Scaling(NONE, 0.0, -0.5, far, 20.0, 512 * more),
     ]
