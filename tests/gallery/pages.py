@@ -10,7 +10,7 @@ from twolayer.gallery import PageOptions, make, pages
 # Made by `scripts/test --all`: at least one page of each source, those that take half a minute at most. `--long` makes
 # the others as well, and so does `docs/make_gallery.py`.
 QUICK = {
-    "learning-rate-regimes",
+    "wasserstein-flow",
     "escape-trajectories",
     "learnable-targets",
     "eigenvector-projections",

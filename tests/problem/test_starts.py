@@ -114,6 +114,20 @@ def test_scattered_start_has_its_law_and_orthogonal_parts_outside(check_mean):
         problem(tl.ScatteredStart(), d=3)
 
 
+def test_scattered_start_with_random_directions_outside(check_mean):
+    """Cosines of mean 0 and variance 1/(d - k); the overlaps are those of orthogonal directions, to the last bit."""
+    P = P3[:2, :2]
+    start = tl.ScatteredStart(0.4, norm=1.3, directions="random")
+    Q, M = drawn(start, 3, P, 8)
+    np.testing.assert_array_equal(M, drawn(tl.ScatteredStart(0.4, norm=1.3), 3, P, 8)[1])
+    cosines = (Q - np.einsum("npr,rs,nqs->npq", M, np.linalg.inv(P), M)) / 1.69
+    np.testing.assert_allclose(np.einsum("npp->np", cosines), 1.0, atol=1e-12)
+    check_mean(cosines[:, 0, 1], 0.0, "cosine")
+    check_mean(cosines[:, 0, 1] ** 2, 1.0 / 6.0, "squared cosine")
+    check_mean(cosines[:, 0, 1] * M[:, 0, 0], 0.0, "directions do not depend on the overlaps")
+    assert problem(start, p=12).d == 10  # more rows than there are dimensions
+
+
 def problem(start, target=None, p=2, d=10):
     target = tl.Committee(2, "erf") if target is None else target
     return tl.Problem(target, tl.Student(p, "erf"), tl.Gaussian(d), start=start)
@@ -149,6 +163,7 @@ IDENTITY, NOTHING = np.eye(2), np.zeros((2, 2))
         (lambda: tl.GivenOverlaps(np.nan * IDENTITY, NOTHING), "`Q` must be finite"),
         (lambda: tl.WarmStart(1.1), "`m` must not exceed"),
         (lambda: tl.ScatteredStart(-1.0), "`deviation`"),
+        (lambda: tl.ScatteredStart(directions="parallel"), "`directions`"),
         (lambda: tl.WarmStart([[0.8, 0.8], [0.0, 0.0]]), "`m` must not exceed"),
         (lambda: tl.WarmStart(np.zeros((3, 2))), "`m` must have shape"),
         (lambda: tl.WarmStart([0.1, 0.2]), "`m`"),

@@ -57,6 +57,12 @@ def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) ->
     return StudentOverlaps(along @ along.T + across @ across.T, M)
 
 
+def _random_directions(key: Key[Array, ""], p: int, dimension: int) -> Float[Array, "p n"]:
+    """Draw p independent directions as unit rows that have their products."""
+    rows, _ = bartlett(key, p, dimension)
+    return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
+
+
 @register
 class RandomStart(AbstractStart):
     r"""Independent random rows, which do not depend on the target.
@@ -112,10 +118,8 @@ class WarmStart(AbstractStart):
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
         M = jnp.asarray(self._matrix(p, P.shape[0]), jnp.float64)
         along = M @ jnp.linalg.solve(P, M.T) if P.shape[0] else jnp.zeros((p, p))
-        across, _ = bartlett(key, p, d - P.shape[0])
-        directions = across / jnp.linalg.norm(across, axis=1, keepdims=True)
         lengths = jnp.sqrt(jnp.maximum(self.norm**2 - jnp.diagonal(along), 0.0))
-        perpendicular = lengths[:, None] * directions
+        perpendicular = lengths[:, None] * _random_directions(key, p, d - P.shape[0])
         return StudentOverlaps(along + perpendicular @ perpendicular.T, M)
 
     def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
@@ -138,13 +142,14 @@ class ScatteredStart(AbstractStart):
     r"""Rows whose overlaps with the target have a given standard deviation at any d, as for a wide student.
 
     :math:`M = \mathrm{deviation}\; g\, P^{1/2}` with independent standard normals g, so that the overlap with a
-    direction of unit length has this deviation; orthogonal to the target the rows are orthogonal and of length
-    ``norm``:
-    :math:`Q = M P^{-1} M^T + \mathrm{norm}^2 I`. It needs :math:`d \ge p + k`.
+    direction of unit length has this deviation. Outside of the span of the target the rows have the length ``norm``;
+    their ``directions`` there are "orthogonal", :math:`Q = M P^{-1} M^T + \mathrm{norm}^2 I`, which needs
+    :math:`d \ge p + k`, or "random", independent and uniform in the other d - k dimensions.
     """
 
     deviation: Any = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=0.5)
     norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
+    directions: str = static(choice("directions", ("orthogonal", "random")), default="orthogonal")
 
     @property
     def is_random(self) -> bool:
@@ -153,13 +158,18 @@ class ScatteredStart(AbstractStart):
     def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
         along = self.deviation * jax.random.normal(key, (p, P.shape[0]), dtype=jnp.float64)
         M = along @ jnp.linalg.cholesky(P).T if P.shape[0] else along
-        return StudentOverlaps(along @ along.T + self.norm**2 * jnp.eye(p), M)
+        if self.directions == "orthogonal":
+            cosines = jnp.eye(p)
+        else:
+            rows = _random_directions(jax.random.fold_in(key, 1), p, d - P.shape[0])
+            cosines = rows @ rows.T
+        return StudentOverlaps(along @ along.T + self.norm**2 * cosines, M)
 
     def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
-        if p + P.shape[0] > d:
+        if self.directions == "orthogonal" and p + P.shape[0] > d:
             raise InvalidInput(
                 f"The start `ScatteredStart` needs p + k = {p + P.shape[0]} dimensions, but the inputs have d = {d}: "
-                "raise `d`."
+                'raise `d`, or set `directions="random"`.'
             )
 
 

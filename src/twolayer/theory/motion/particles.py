@@ -152,6 +152,12 @@ def velocity(training: SGD, p: int, particles: Particles, force: Particles) -> P
     return Particles(force.a * training.layer_ratio, db, ds)
 
 
+def dissipation(landscape: AbstractLandscape, particles: Particles) -> Float[Array, ""]:
+    r"""The rate at which gradient flow of the first layer lowers the risk, :math:`-\dot R = \frac1n\sum_i|f_i|^2`."""
+    force = landscape.force(particles, with_a=False)
+    return (jnp.sum(force.b**2) + jnp.sum(force.s**2)) / len(force.s)
+
+
 def moves_second_layer(training: SGD) -> bool:
     """Whether the second layer moves; only an exact zero, known when compiling, leaves its force out."""
     return not (isinstance(training.layer_ratio, float) and training.layer_ratio == 0.0)
