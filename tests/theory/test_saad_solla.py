@@ -296,3 +296,19 @@ def test_gradient_flow_does_without_the_averages_over_four_fields():
     for name in ("Q", "M", "a", "excess_risk"):
         np.testing.assert_allclose(flow[name].values, whole[name].values, atol=1e-7)
     assert np.max(np.abs(flow.M.values[0, -1] - flow.M.values[0, 0])) > 0.1  # it did move
+
+
+def test_one_program_serves_every_dimension(caplog):
+    """The limit does not know d: the second problem has the same numbers, and nothing of its ODE is compiled."""
+    import jax
+
+    start = tl.GivenOverlaps([[0.9]], [[0.2]])
+    results = []
+    with jax.log_compiles():
+        for d in (100, 10**6):
+            problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), start=start)
+            caplog.clear()
+            results.append(tl.evolve(problem, tl.SGD(0.05), tl.SaadSolla(), until=0.5, save=3))
+            compiled = "Finished XLA compilation of jit(trajectories)" in caplog.text
+            assert compiled == (d == 100)
+    assert np.array_equal(results[0].M.values, results[1].M.values)
