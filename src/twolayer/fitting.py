@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
+from twolayer.core.precision import double
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, first_crossings
 from twolayer.expectation import Auto, Chosen, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
@@ -70,6 +71,26 @@ def _population_fit(
         return fit.solve(*feature_averages(engine, problem, Overlaps(row[0], row[1], starts.P, row[2])))
 
     return jax.lax.map(one, (starts.Q, starts.M, starts.a))
+
+
+def fitted_risks(
+    problem: Problem,
+    fit: RidgeRegression,
+    Q: Float[np.ndarray, "replicas times p p"],
+    M: Float[np.ndarray, "replicas times p k"],
+    engine: Auto = Auto(),
+) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
+    """Return the excess risk with the second layer that a fit on the population has at each saved point, and its error.
+
+    One run gives the test error after every number of steps on the first layer, where a `Schedule` gives it after one.
+    What n samples would add is left out.
+    """
+    with double():
+        chosen = engine.choose(problem, NEEDED)
+        P = jnp.asarray(problem.target.target_overlaps)
+        rows = [jnp.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M)]
+        a, _ = population_fit(problem, fit, chosen, Overlaps(*rows, P, jnp.zeros((len(rows[0]), problem.p))))
+        return risk_along(chosen, problem, Q, M, P, a.reshape(*Q.shape[:2], problem.p))
 
 
 def run_fits(
