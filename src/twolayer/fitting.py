@@ -88,8 +88,8 @@ def fitted_risks(
     with double():
         chosen = engine.choose(problem, NEEDED)
         P = jnp.asarray(problem.target.target_overlaps)
-        rows = [jnp.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M)]
-        a, _ = population_fit(problem, fit, chosen, Overlaps(*rows, P, jnp.zeros((len(rows[0]), problem.p))))
+        rows_Q, rows_M = (jnp.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M))
+        a, _ = population_fit(problem, fit, chosen, Overlaps(rows_Q, rows_M, P, jnp.zeros((len(rows_Q), problem.p))))
         return risk_along(chosen, problem, Q, M, P, a.reshape(*Q.shape[:2], problem.p))
 
 

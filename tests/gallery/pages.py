@@ -12,7 +12,6 @@ from twolayer.gallery import PageOptions, make, pages
 QUICK = {
     "learning-rate-regimes",
     "escape-trajectories",
-    "learnable-targets",
     "eigenvector-projections",
     "provable-learning",
     "million-dimensions",

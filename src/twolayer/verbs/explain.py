@@ -225,7 +225,8 @@ def _moments(problem: Problem, training: Training) -> tuple[tuple[MomentRow, ...
     again, leave the engines the risk alone: `DMFT` takes its forces from its own samples.
     """
     phases = (training,) if isinstance(training, SGD) else training.phases
-    again = [phase for phase in phases if not phase.is_fresh and SaadSolla().applies(problem, phase).ok]
+    methods = [phase for phase in phases if isinstance(phase, SGD)]
+    again = [method for method in methods if not method.is_fresh and SaadSolla().applies(problem, method).ok]
     is_fresh = any(phase.is_fresh for phase in phases)
     touched = _fields_touched(problem)
     with double():
