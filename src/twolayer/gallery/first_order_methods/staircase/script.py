@@ -134,7 +134,7 @@ def overlaps_panel(steps, curves):
         error = sizes.std(axis=0, ddof=1) / np.sqrt(len(sizes))
         series.append(Series(f"$z_{r + 1}$", steps, np.sqrt(np.mean(M[..., r] ** 2, axis=1)), color=r))
         series.append(Series("", steps, sizes.mean(axis=0), error, kind="points", color=r))
-    title = "overlaps of the staircase, rms over neurons"
+    title = "overlaps, rms over neurons"
     return Panel("giant steps", r"$\langle M_{jr}^2\rangle_j^{1/2}$", series, title=title, xticks=steps)
 
 
