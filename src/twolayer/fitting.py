@@ -120,7 +120,8 @@ def run_fits(
         plan.progress((place + 1) / len(numbers))
     a, a_error = (np.stack([layers[number][part] for number in numbers], axis=1) for part in (0, 1))
     Q, M = (np.repeat(np.asarray(x)[:, None], len(numbers), axis=1) for x in (plan.starts.Q, plan.starts.M))
-    risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
+    # As data, like the problem of the phases before, so that their program serves here as well.
+    risk, error = risk_along(chosen, as_data(problem), Q, M, plan.starts.P, a)
     status = np.full(plan.replicas, Status.DONE, dtype=np.int8)
     return Record(Q, M, a, risk, error, a_error, status, *first_crossings(plan, risk, Q, M), chosen.name)
 

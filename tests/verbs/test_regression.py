@@ -1,5 +1,8 @@
 """Layer-wise training: the second layer fitted in closed form by simulations and theories, after steps on the first."""
 
+import logging
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -115,6 +118,18 @@ def test_fits_along_a_trajectory_are_those_of_schedules():
         expected = tl.evolve(system, phases, tl.BatchMap(), **ask).excess_risk.values[:, -1]
         np.testing.assert_allclose(risk[:, number], expected, rtol=1e-9)
     assert np.all(risk[:, 0] > risk[:, 2]) and np.all(error < 1e-8)
+
+
+@pytest.mark.slow
+def test_a_fit_uses_the_program_of_the_phase_before(caplog):
+    """The risk of both phases is one program, which takes seconds to compile."""
+    system = tl.Problem(tl.MultiIndex("z1 + z1*z2", k=2), tl.Student(4, "gelu", "gaussian"), tl.Gaussian(50))
+    first = tl.SGD(2.0, batch_size=50)
+    switch = float(first.clock(system).time(2))
+    training = tl.Schedule([first, tl.RidgeRegression(1e-3, samples=50)], [switch])
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        tl.evolve(system, training, tl.DirectSGD(), until=switch + 1.0, save=[switch + 1.0])
+    assert sum("Compiling jit(_risk_of_rows)" in record.getMessage() for record in caplog.records) <= 1
 
 
 def test_a_phase_that_begins_with_large_output_weights_has_not_diverged():
