@@ -9,11 +9,12 @@ import pytest
 from twolayer.experiment import read_lazy_spec, read_spec
 from twolayer.gallery import PageOptions, make, pages
 
-# Made by `scripts/test --all`: at least one page of each source, those that take half a minute at most. `--long` makes
+# Made by `scripts/test --all`: at least one page of each source, those that take about half a minute. `--long` makes
 # the others as well, and so does `docs/make_gallery.py`.
 QUICK = {
     "learning-rate-regimes",
     "escape-trajectories",
+    "batch-sizes",
     "eigenvector-projections",
     "provable-learning",
     "million-dimensions",
