@@ -5,7 +5,7 @@ import pytest
 import twolayer as tl
 from tests.gallery.pages import check, double_the_rate, names_of, twice
 from twolayer.gallery import PageOptions, find_page, make
-from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas import one_neuron
 
 
 @pytest.mark.parametrize("name", names_of("beyond_the_papers"))
@@ -15,8 +15,8 @@ def test_claims_hold(name, tmp_path):
 
 @pytest.mark.long
 def test_the_page_on_a_million_dimensions_fails_with_one_term_twice_as_large(tmp_path, monkeypatch):
-    original = phase_retrieval.rate_constant
-    monkeypatch.setattr(phase_retrieval, "rate_constant", lambda *numbers: twice(original(*numbers)))
+    original = one_neuron._coefficients
+    monkeypatch.setattr(one_neuron, "_coefficients", lambda *numbers: tuple(map(twice, original(*numbers))))
     assert not make(find_page("million-dimensions"), tmp_path / "page", PageOptions()).holds
 
 
