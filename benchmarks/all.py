@@ -22,6 +22,7 @@ NAMES = (
     "mean_field",
     "dmft",
     "layer_wise",
+    "nesterov",
     "learn",
     "ntk",
 )

@@ -90,8 +90,12 @@ class Plan(eqx.Module):
 
     @property
     def limit(self) -> float:
-        """The squared row length beyond which a replica counts as diverged."""
+        """The square of a row's length, or of an output weight, beyond which a replica counts as diverged.
+
+        It is relative to where the run begins: a fit of the second layer may leave large weights to the next phase.
+        """
         lengths = [np.diagonal(np.asarray(x), axis1=-2, axis2=-1) for x in (self.starts.Q, self.starts.P)]
+        lengths.append(np.asarray(self.starts.a) ** 2)
         return DIVERGED * max(1.0, *(float(x.max(initial=0.0)) for x in lengths))
 
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.precision import double
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, first_crossings
 from twolayer.expectation import Auto, Chosen, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
@@ -67,6 +68,26 @@ def _population_fit(
     return jax.lax.map(one, (starts.Q, starts.M, starts.a))
 
 
+def fitted_risks(
+    problem: Problem,
+    fit: RidgeRegression,
+    Q: Float[np.ndarray, "replicas times p p"],
+    M: Float[np.ndarray, "replicas times p k"],
+    engine: Auto = Auto(),
+) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
+    """Return the excess risk with the second layer that a fit on the population has at each saved point, and its error.
+
+    One run gives the test error after every number of steps on the first layer, where a `Schedule` gives it after one.
+    What n samples would add is left out.
+    """
+    with double():
+        chosen = engine.choose(problem, NEEDED)
+        P = jnp.asarray(problem.target.target_overlaps)
+        rows_Q, rows_M = (jnp.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M))
+        a, _ = population_fit(problem, fit, chosen, Overlaps(rows_Q, rows_M, P, jnp.zeros((len(rows_Q), problem.p))))
+        return risk_along(chosen, problem, Q, M, P, a.reshape(*Q.shape[:2], problem.p))
+
+
 def run_fits(
     problem: Problem,
     fit: RidgeRegression,
@@ -94,7 +115,8 @@ def run_fits(
         plan.progress((place + 1) / len(numbers))
     a, a_error = (np.stack([layers[number][part] for number in numbers], axis=1) for part in (0, 1))
     Q, M = (np.repeat(np.asarray(x)[:, None], len(numbers), axis=1) for x in (plan.starts.Q, plan.starts.M))
-    risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
+    # As data, like the problem of the phases before, so that their program serves here as well.
+    risk, error = risk_along(chosen, as_data(problem), Q, M, plan.starts.P, a)
     status = np.full(plan.replicas, Status.DONE, dtype=np.int8)
     return Record(Q, M, a, risk, error, a_error, status, *first_crossings(plan, risk, Q, M), chosen.name)
 

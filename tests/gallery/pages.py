@@ -1,18 +1,20 @@
 """What every page of a source text must do; a test file per source text, so that they run side by side."""
 
+import importlib.util
 import json
 
+import equinox as eqx
 import pytest
 
 from twolayer.experiment import read_lazy_spec, read_spec
 from twolayer.gallery import PageOptions, make, pages
 
-# Made by `scripts/test --all`: at least one page of each source, those that take half a minute at most. `--long` makes
+# Made by `scripts/test --all`: at least one page of each source, those that take about half a minute. `--long` makes
 # the others as well, and so does `docs/make_gallery.py`.
 QUICK = {
     "wasserstein-flow",
     "escape-trajectories",
-    "learnable-targets",
+    "batch-sizes",
     "eigenvector-projections",
     "provable-learning",
     "million-dimensions",
@@ -43,3 +45,26 @@ def check(page, folder):
         read_lazy_spec(folder / "spec.toml", ["data.source=sphere"])
     elif "[problem" in tables:
         read_spec(folder / "spec.toml")  # `twolayer run` takes it
+
+
+def double_the_rate(monkeypatch, description):
+    """A theory with twice the learning rate, which on its clock doubles the terms of second order in a step."""
+    run = description.run
+
+    def wrong(self, problem, training, plan):
+        return run(self, problem, eqx.tree_at(lambda method: method.learning_rate, training, replace_fn=twice), plan)
+
+    monkeypatch.setattr(description, "run", wrong)
+
+
+def twice(number):
+    """The double."""
+    return 2.0 * number
+
+
+def script_of(page):
+    """The script of a page as a module."""
+    where = importlib.util.spec_from_file_location(f"script_of_{page.folder.name}", page.folder / "script.py")
+    script = importlib.util.module_from_spec(where)
+    where.loader.exec_module(script)
+    return script

@@ -1,11 +1,26 @@
-"""The pages of this source text are made at their small size, and their claims hold."""
+"""The pages beyond the papers are made at their small size, and their claims hold; a broken one fails."""
 
 import pytest
 
-from tests.gallery.pages import check, names_of
-from twolayer.gallery import find_page
+import twolayer as tl
+from tests.gallery.pages import check, double_the_rate, names_of, twice
+from twolayer.gallery import PageOptions, find_page, make
+from twolayer.theory.formulas import one_neuron
 
 
 @pytest.mark.parametrize("name", names_of("beyond_the_papers"))
 def test_claims_hold(name, tmp_path):
     check(find_page(name), tmp_path / name)
+
+
+@pytest.mark.long
+def test_the_page_on_a_million_dimensions_fails_with_one_term_twice_as_large(tmp_path, monkeypatch):
+    original = one_neuron._coefficients
+    monkeypatch.setattr(one_neuron, "_coefficients", lambda *numbers: tuple(map(twice, original(*numbers))))
+    assert not make(find_page("million-dimensions"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
+def test_the_page_on_schedules_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, tl.SaadSolla)
+    assert not make(find_page("optimised-schedule"), tmp_path / "page", PageOptions()).holds

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.gallery.pages import check, names_of
+import twolayer as tl
+from tests.gallery.pages import check, double_the_rate, names_of, twice
 from twolayer.gallery import PageOptions, find_page, make
 from twolayer.theory.formulas import phase_retrieval
 from twolayer.theory.formulas.quadratic import QuadraticStudent
@@ -27,5 +28,12 @@ BROKEN = {
 def test_a_page_fails_with_one_term_twice_as_large(name, tmp_path, monkeypatch):
     place, term = BROKEN[name]
     original = getattr(place, term)
-    monkeypatch.setattr(place, term, lambda *numbers: 2.0 * original(*numbers))
+    monkeypatch.setattr(place, term, lambda *numbers: twice(original(*numbers)))
+    assert not make(find_page(name), tmp_path / name, PageOptions()).holds
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name, theory", [("escape-trajectories", tl.SDE), ("risk-floor", tl.SaadSolla)])
+def test_a_page_fails_with_a_noise_twice_as_large(name, theory, tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, theory)
     assert not make(find_page(name), tmp_path / name, PageOptions()).holds

@@ -120,3 +120,10 @@ def test_small_pages_hold(name, tmp_path):
 def test_a_factor_of_two_is_seen(name, broken, tmp_path, monkeypatch):
     broken(monkeypatch)
     assert fails(name, tmp_path)
+
+
+@pytest.mark.long
+def test_projections_that_are_twice_as_large_are_seen(tmp_path, monkeypatch):
+    true = eigen.Spectrum.projections
+    monkeypatch.setattr(eigen.Spectrum, "projections", lambda self, y: 2.0 * true(self, y))
+    assert not make(find_page("eigenvector-projections"), tmp_path / "page", PageOptions()).holds

@@ -3,6 +3,7 @@
 import math
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -290,3 +291,14 @@ def test_a_wrong_name_gets_a_suggestion():
         Expression("tan(z1)")
     with pytest.raises(InvalidInput, match="'z0' in a formula is not known"):
         Expression("z0")
+
+
+def test_constants_are_known_while_a_function_is_compiled():
+    """A formula divided by a root was a polynomial outside of compiled functions only."""
+    formula = Expression("he3(z1)/sqrt(6)")
+
+    def scaled(x):
+        polynomial = formula.polynomial(1)
+        return x * polynomial.terms[(3,)]
+
+    assert float(jax.jit(scaled)(1.0)) == pytest.approx(6.0**-0.5)

@@ -11,6 +11,7 @@ from scipy.optimize import minimize_scalar
 
 import twolayer as tl
 from twolayer.expectation import choose
+from twolayer.theory.formulas import one_neuron
 from twolayer.theory.formulas import phase_retrieval as theory
 from twolayer.theory.formulas.escape import fixed_point, ode_exit_times
 from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squares
@@ -241,3 +242,30 @@ def test_fixed_points_of_two_neurons():
     # Above p/6 the neurons end apart: the symmetric end is there, but not stable.
     unstable = fixed_point(2, 0.4, 0.01)
     assert unstable.excess_risk > 1.0 and not unstable.is_stable
+
+
+@pytest.mark.parametrize("learning_rate, noise, threshold", [(1 / 12, 0.0, 0.1), (0.06, 1.0, 0.03)])
+def test_the_mean_first_passage_time_tends_to_the_ode_with_noise(learning_rate, noise, threshold):
+    """Where both are right, at large d; each leaves out terms that fall with it, the linearised one as 1/(T d)."""
+    asked = (learning_rate, noise, threshold)
+    gaps = []
+    for d in (10**4, 10**5, 10**6):
+        passage = one_neuron.diffusion_time(d, *asked)
+        ode = one_neuron.exact_time(d, *asked)[0].value + theory.noise_correction(1, d, *asked).value
+        gaps.append(abs(passage.value - ode))
+        assert passage.error < 1e-3
+    assert gaps[0] > gaps[1] and gaps[0] < 0.01 and gaps[2] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d, learning_rate, noise, threshold", [(200, 1 / 12, 0.0, 0.1), (200, 0.06, 1.0, 0.03)])
+def test_the_mean_first_passage_time_is_that_of_sgd(d, learning_rate, noise, threshold):
+    """Without any allowance: what it leaves out at this d is below the standard error of 4000 runs."""
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), noise=noise)
+    training = tl.SGD(learning_rate, constraint=tl.Sphere())
+    runs = tl.exit_time(problem, training, threshold=threshold, replicas=4000, starts=8)
+    passage = one_neuron.diffusion_time(d, learning_rate, noise, threshold)
+    assert abs(float(runs.measured_mean) - passage.value) < 5.0 * float(runs.measured_mean_error)
+    # A noise of SGD that is twice as strong would be seen.
+    shift = np.log(1.5) / theory.growth_rate(1, learning_rate, noise)
+    assert 5.0 * float(runs.measured_mean_error) < shift

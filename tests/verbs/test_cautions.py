@@ -47,21 +47,23 @@ def test_ordinary_training_and_exact_descriptions_say_nothing(told):
 
 
 @pytest.mark.parametrize(
-    "exactness, training, number",
+    "description, training, number",
     [
-        (tl.SaadSolla().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
-        (tl.SaadSolla().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(199.0), 1),
-        (tl.SDE().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
-        (tl.MeanField().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 2),
-        # Giant steps on large batches, and steps on a fixed set, are what these are about.
-        (tl.BatchMap().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 0),
-        (tl.DMFT().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0, reuse=tl.Reused(3.0)), 0),
-        (tl.DirectSGD().applies(phase_retrieval(), tl.SGD(1.0)).exactness, tl.SGD(1000.0), 0),
+        (tl.SaadSolla(), tl.SGD(1000.0), 2),
+        (tl.SaadSolla(), tl.SGD(199.0), 1),
+        (tl.SaadSolla(), tl.SGD(1000.0, reuse=tl.Repeated(2)), 2),
+        (tl.SDE(), tl.SGD(1000.0), 2),
+        (tl.MeanField(), tl.SGD(1000.0), 2),
+        # Giant steps on large batches, fresh or not, and steps on a fixed set, are what these are about.
+        (tl.BatchMap(), tl.SGD(1000.0), 0),
+        (tl.DMFT(), tl.SGD(1000.0, reuse=tl.Reused(3.0)), 0),
+        (tl.DMFT(), tl.SGD(1000.0, batch_size=200), 0),
+        (tl.DirectSGD(), tl.SGD(1000.0), 0),
     ],
 )
-def test_only_limits_of_continuous_time_are_concerned(exactness, training, number):
-    assert len(cautions.of_limit("Name", exactness, phase_retrieval(), training, 8)) == number
-    assert len(cautions.of_limit("Name", exactness, phase_retrieval(10**6), training, 1000)) == 0
+def test_only_limits_of_continuous_time_are_concerned(description, training, number):
+    assert len(cautions.of_limit(description, phase_retrieval(), training, 8)) == number
+    assert len(cautions.of_limit(description, phase_retrieval(10**6), training, 1000)) == 0
 
 
 def test_an_error_of_more_than_one_percent_is_told():

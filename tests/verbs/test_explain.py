@@ -39,6 +39,20 @@ def test_on_a_fixed_set_what_cannot_carry_it_from_phase_to_phase_does_not_apply(
     assert applying == ["DMFT", "DirectSGD"]
 
 
+def test_the_moments_are_those_that_the_training_takes():
+    """A sample that is used again has forces of its own, and a fixed set leaves the engines the risk alone."""
+    problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), noise=0.1)
+    once, twice, fixed = (
+        {row.moment: row for row in tl.explain(problem, tl.SGD(1.0, reuse=reuse)).moments}
+        for reuse in (tl.Fresh(), tl.Repeated(2), tl.Reused(2.0))
+    )
+    assert list(once) == list(twice) == ["excess_risk", "chi", "v", "phi_hd"] and list(fixed) == ["excess_risk"]
+    assert twice["excess_risk"].engine == once["excess_risk"].engine == fixed["excess_risk"].engine
+    for name in ("chi", "v", "phi_hd"):
+        assert twice[name].engine.startswith("samples used again") and "again" not in once[name].engine
+        assert twice[name].fields == 4 and twice[name].error > once[name].error
+
+
 def test_an_explanation_is_saved_and_shown_like_any_result(explanation, tmp_path):
     again = tl.load(tl.save(explanation, tmp_path / "explain.nc"))
     assert again.attrs["kind"] == "explanation" and again.identical(explanation.to_dataset())

@@ -1,5 +1,8 @@
 """Layer-wise training: the second layer fitted in closed form by simulations and theories, after steps on the first."""
 
+import logging
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +12,7 @@ from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.expectation import Auto
 from twolayer.experiment import parse_spec
-from twolayer.fitting import feature_averages
+from twolayer.fitting import feature_averages, fitted_risks
 from twolayer.specification.codec import from_json, to_json
 
 
@@ -100,6 +103,42 @@ def test_samples_add_the_risk_of_least_squares(description):
     error = runs.std(ddof=1) / np.sqrt(replicas)
     assert abs(runs.mean() - noise * 2 / (2 * n)) < 5.0 * error + 0.02 * noise / n  # 5 errors are a quarter of it
     assert 5.0 * error < 0.5 * runs.mean()
+
+
+def test_fits_along_a_trajectory_are_those_of_schedules():
+    """The test error after each number of giant steps from one run, against one schedule for each number."""
+    system, fit = problem(3, "erf", noise=0.0, second_layer="rademacher"), tl.RidgeRegression(0.01)
+    first = tl.SGD(4.0, batch_size=400)
+    times = first.clock(system).time(np.arange(3))
+    run = tl.evolve(system, first, tl.BatchMap(), until=float(times[-1]), save=times, replicas=2)
+    risk, error = fitted_risks(system, fit, run.Q.values, run.M.values)
+    for number, time in enumerate(times):
+        phases = tl.Schedule([first, fit], [float(time)]) if number else tl.Schedule([fit])
+        ask = {"until": float(time) + 1.0, "save": [float(time) + 1.0], "replicas": 2}
+        expected = tl.evolve(system, phases, tl.BatchMap(), **ask).excess_risk.values[:, -1]
+        np.testing.assert_allclose(risk[:, number], expected, rtol=1e-9)
+    assert np.all(risk[:, 0] > risk[:, 2]) and np.all(error < 1e-8)
+
+
+@pytest.mark.slow
+def test_a_fit_uses_the_program_of_the_phase_before(caplog):
+    """The risk of both phases is one program, which takes seconds to compile."""
+    system = tl.Problem(tl.MultiIndex("z1 + z1*z2", k=2), tl.Student(4, "gelu", "gaussian"), tl.Gaussian(50))
+    first = tl.SGD(2.0, batch_size=50)
+    switch = float(first.clock(system).time(2))
+    training = tl.Schedule([first, tl.RidgeRegression(1e-3, samples=50)], [switch])
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        tl.evolve(system, training, tl.DirectSGD(), until=switch + 1.0, save=[switch + 1.0])
+    assert sum("Compiling jit(_risk_of_rows)" in record.getMessage() for record in caplog.records) <= 1
+
+
+def test_a_phase_that_begins_with_large_output_weights_has_not_diverged():
+    """A fit of large labels gives a^2 = 1.6e5; the phase after it moves them by little."""
+    start = tl.GivenOverlaps([[1.0]], [[1.0]])
+    system = tl.Problem(tl.MultiIndex("400*erf(z1)", k=1), tl.Student(1, "erf"), tl.Gaussian(50), start=start)
+    training = tl.Schedule([tl.RidgeRegression(0.0), tl.SGD(1e-7)], [1.0])
+    result = tl.evolve(system, training, tl.OverlapSGD(), until=1.0 + 1e-7, save=2)
+    assert result.a.values[0, -1, 0] == pytest.approx(400.0, rel=1e-6)
 
 
 @pytest.mark.slow

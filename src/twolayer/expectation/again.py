@@ -119,8 +119,12 @@ class Again(Chosen):
 
     @property
     def name(self) -> str:
+        return f"{super().name}; {self.name_of('v')}"
+
+    def name_of(self, moment: str) -> str:
         clouds, points, fields = self.normals.shape
-        return f"{super().name}; samples used again: randomised QMC, {points} points x {clouds}, {fields} fields"
+        of_forces = f"samples used again: randomised QMC, {points} points x {clouds}, {fields} fields"
+        return of_forces if moment in FORCES else super().name_of(moment)
 
 
 def choose_again(auto: Auto, problem: Problem, training: SGD) -> Again:

@@ -69,6 +69,10 @@ class Chosen(eqx.Module):
         """Return the engine that computes the moment."""
         return next(engine for engine, names in zip(self.engines, self.serves, strict=True) if moment in names)
 
+    def name_of(self, moment: str) -> str:
+        """Return the name of what computes the moment."""
+        return self.engine_of(moment).name
+
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         """Return the wanted moments at the overlaps, computed by their engines.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -137,7 +138,7 @@ def _check(node: ast.AST, depth: int) -> float | None:
 def _constant(node: ast.expr) -> float:
     """Return the value of a part without fields, which must be a finite real number."""
     try:
-        with double():
+        with double(), jax.ensure_compile_time_eval():  # also while a function is compiled that takes the formula
             value = _evaluate(node, ())
         result = math.inf if isinstance(value, complex) else float(value)
     except (ArithmeticError, ValueError):  # a division by zero, or a power that overflows

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import Caution
-from twolayer.description import AbstractDescription, Exactness, Status
+from twolayer.description import AbstractDescription, Status
 from twolayer.problem import Problem
-from twolayer.training import SGD
 from twolayer.verbs.phases import Training
 
 if TYPE_CHECKING:
@@ -22,18 +21,15 @@ FEW_STEPS = 20
 LARGE_ERROR = 0.01
 # Seconds of work that are told before they are spent, and seconds of it from which they are estimated.
 LONG, WATCHED = 60.0, 2.0
-# Limits in which a step is infinitesimal, on samples that are used once.
-CONTINUOUS = (Exactness.LIMIT_D, Exactness.FLUCTUATIONS, Exactness.LIMIT_P, Exactness.LIMIT_P_D)
 
 
 def of_limit(
-    name: str, exactness: Exactness, problem: Problem, training: Training, steps: int | None = None
+    description: AbstractDescription, problem: Problem, training: Training, steps: int | None = None
 ) -> tuple[str, ...]:
-    """Why the limit that a description takes may be far from the training; ``steps`` is their number in all."""
-    phases = (training,) if isinstance(training, SGD) else training.phases
-    if exactness not in CONTINUOUS or not all(phase.is_fresh for phase in phases):
+    """Why continuous time, where a description takes it, may be far from the training of ``steps`` in all."""
+    if not description.is_continuous:
         return ()
-    sentences = []
+    name, sentences = type(description).__name__, []
     scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
     if scatter > 1.0:
         sentences.append(

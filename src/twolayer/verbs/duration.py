@@ -17,7 +17,7 @@ import numpy as np
 from twolayer.ask import Ask, Training
 from twolayer.core.machine import cores
 from twolayer.description import AbstractDescription
-from twolayer.expectation import Chosen, estimate
+from twolayer.expectation import MOMENTS, Chosen, estimate
 from twolayer.expectation.auto import operations
 from twolayer.problem import Overlaps, Problem
 from twolayer.simulation import DirectSGD, OverlapSGD
@@ -129,15 +129,16 @@ def seconds(
     return total if math.isfinite(total) else None
 
 
-def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps) -> Averages:
+def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Averages:
     """The cost of the averages at some overlaps, where their program is compiled already: counted, or timed if more."""
-    shortest = _shortest(lambda: jax.block_until_ready(estimate(chosen, problem, overlaps)))
+    shortest = _shortest(lambda: jax.block_until_ready(estimate(chosen, problem, overlaps, wanted)))
     timed = (shortest - DISPATCH) / (OPERATION * _speed())
     variants = len(chosen.variants())
-    counted = variants * operations(chosen, problem, overlaps)
+    counted = variants * operations(chosen, problem, overlaps, wanted)
     total = max(timed, counted)
-    is_cheap = total < CHEAP or not counted  # tracing another program would take longer than all risks of a run
-    risk = counted if is_cheap else variants * operations(chosen, problem, overlaps, ("excess_risk",))
+    # Tracing another program would take longer than all risks of a run where averages are cheap.
+    is_all = total < CHEAP or not counted or len(wanted) == 1
+    risk = counted if is_all else variants * operations(chosen, problem, overlaps, ("excess_risk",))
     return Averages(total, variants, chosen.rtol > COARSE, total * risk / counted if counted else total)
 
 

@@ -111,7 +111,7 @@ def run(
     check_record(problem, plan.replicas, len(plan.times))
     place = open_place(checkpoint, f"{spec.key} {name}".rstrip())
     own_name = type(description).__name__
-    warned = cautions.of_limit(own_name, applies.exactness, problem, training, round(float(plan.steps[-1])))
+    warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
     cautions.tell(warned)
     forecast = cautions.Forecast(description, progress)
 

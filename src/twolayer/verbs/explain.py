@@ -15,9 +15,11 @@ from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import choose, estimate
+from twolayer.expectation.moments import FORCES
 from twolayer.problem import Gaussian, Problem
 from twolayer.specification.fields import instance
 from twolayer.specification.registry import registered
+from twolayer.theory import SaadSolla
 from twolayer.training import SGD, Clock, Phase, RidgeRegression, Schedule
 from twolayer.verbs.cautions import LONG, in_words, of_limit, of_moments
 from twolayer.verbs.duration import Averages, measured, seconds
@@ -202,36 +204,51 @@ def explain(
     asked, is_asked = Ask.of(ask, fields), ask is not None or bool(fields)
     with np.errstate(over="ignore"):
         steps = int(training.clock(problem).steps(asked.until)) if is_asked else None
-    moments, averages = _moments(problem) if isinstance(problem.inputs, Gaussian) else ((), Averages())
+    moments, averages = _moments(problem, training) if isinstance(problem.inputs, Gaussian) else ((), Averages())
     warned_of = {row.moment: row.caution for row in moments if row.caution}
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
         member = given.get(cls) or cls()
         applies = answer(member, problem, training)
-        warned = of_limit(name, applies.exactness, problem, training, steps) if applies.ok else ()
+        warned = of_limit(member, problem, training, steps) if applies.ok else ()
         time = seconds(member, problem, training, asked, averages) if applies.ok else None
         row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, time)
-        rows.append(_with_errors(row, training, warned_of))
+        rows.append(_with_errors(row, member, warned_of))
     return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked)
 
 
-def _moments(problem: Problem) -> tuple[tuple[MomentRow, ...], Averages]:
-    """The engine and the error of each moment at the start, and the cost of all of them."""
+def _moments(problem: Problem, training: Training) -> tuple[tuple[MomentRow, ...], Averages]:
+    """The engine and the error of each moment that the training needs at the start, and the cost of all of them.
+
+    Forces on a sample that is used again contain its earlier updates. A fixed set, or large batches that are used
+    again, leave the engines the risk alone: `DMFT` takes its forces from its own samples.
+    """
+    phases = (training,) if isinstance(training, SGD) else training.phases
+    methods = [phase for phase in phases if isinstance(phase, SGD)]
+    again = [method for method in methods if not method.is_fresh and SaadSolla().applies(problem, method).ok]
+    is_fresh = any(phase.is_fresh for phase in phases)
+    touched = _fields_touched(problem)
     with double():
-        chosen, overlaps = choose(problem), first_start(problem)
-        estimated = estimate(chosen, problem, overlaps)
-        averages = measured(chosen, problem, overlaps)
+        overlaps = first_start(problem)
+        if is_fresh or not again:
+            touched = touched if is_fresh else {"excess_risk": touched["excess_risk"]}
+            chosen = choose(problem, tuple(touched))
+        else:  # target, student and label noise at once
+            touched = {name: problem.p + problem.k + 1 if name in FORCES else n for name, n in touched.items()}
+            chosen = SaadSolla().choose(problem, again[0])
+        estimated = estimate(chosen, problem, overlaps, tuple(touched))
+        averages = measured(chosen, problem, overlaps, tuple(touched))
     errors, warned_of = estimated.error, of_moments(estimated.value, estimated.error)
     rows = tuple(
         MomentRow(
             name,
             number,
-            chosen.engine_of(name).name,
+            chosen.name_of(name),
             float(np.max(np.asarray(errors[name]))),
             tuple((refusal.engine, refusal.reason) for refusal in chosen.refusals if refusal.moment == name),
             warned_of.get(name, ""),
         )
-        for name, number in _fields_touched(problem).items()
+        for name, number in touched.items()
     )
     return rows, averages
 
@@ -257,17 +274,14 @@ def _unit_of_time(problem: Problem, training: Phase, clock: Clock) -> str:
     )
 
 
-def _with_errors(row: DescriptionRow, training: Training, warned_of: dict[str, str]) -> DescriptionRow:
+def _with_errors(row: DescriptionRow, description: AbstractDescription, warned_of: dict[str, str]) -> DescriptionRow:
     """The row with the errors of the averages that its description takes from the engines.
 
-    A limit in d on fresh samples takes all of them, a simulation and a map of large batches that of the risk alone.
-    Descriptions of wide students and of samples that come back have averages of their own.
+    An equation in time takes all of them; what goes in steps, on samples or in the limit, that of the risk alone.
+    Descriptions of wide students have averages of their own.
     """
-    phases = (training,) if isinstance(training, SGD) else training.phases
-    moving = tuple(warned_of) if all(phase.is_fresh for phase in phases) else ()
-    needed = {Exactness.LIMIT_D: moving, Exactness.FLUCTUATIONS: moving}
-    needed |= {Exactness.EXACT: ("excess_risk",), Exactness.LIMIT_BATCH: ("excess_risk",)}
-    names = needed.get(Exactness(row.exactness), ()) if row.applies else ()
+    is_wide = Exactness(row.exactness) in (Exactness.LIMIT_P, Exactness.LIMIT_P_D)
+    names = () if is_wide or not row.applies else tuple(warned_of) if description.is_continuous else ("excess_risk",)
     return row._replace(cautions=(*row.cautions, *(warned_of[name] for name in names if name in warned_of)))
 
 

@@ -1,59 +1,103 @@
-"""The table of learnable targets: exponents of the named targets, what giant steps find, and rows that were run."""
+"""The table of learnable targets: what `learn` predicts of giant steps, and what runs of SGD find."""
 
+import json
 import re
+
+import jax
+import numpy as np
 
 import twolayer as tl
 from twolayer.gallery import Claim, Made, run_script
+from twolayer.gallery.page import ERRORS
 from twolayer.learnability import named_targets
 from twolayer.learnability.scaling import online_exponent, power
 from twolayer.plots.style import DARK_GREY, PAGE, PALETTE, new_figure, put_title, style
 
-STEPS, ALPHA = 2, 4.0
-NOTHING, SOMETHING = 0.01, 0.03  # overlaps after two steps: not learned, learned
-RUN = ("cubic", "phase-retrieval", "he3", "he4")
-RUN_WHEN_FULL = ("linear", "relu", "he2", "he5", "abs", "sign", "damian")
+STEPS, WIDTH = 4, 16
+RUN = (
+    "cubic",
+    "phase-retrieval",
+    "he3",
+    "staircase-2",
+    "hidden-he3",
+    "staircase-3",
+    "broken-staircase",
+    "parity-3",
+)
 
 
 def make(spec, ask):
     known = named_targets()
-    analyses = {name: tl.learnability(target.formula) for name, target in known.items()}
-    right = sum(
-        (analysis.information_exponent, analysis.leap, analysis.generative_exponent)
-        == (known[name].information_exponent, known[name].leap, known[name].generative_exponent)
-        and tuple((stage.leap, len(stage.directions)) for stage in analysis.staircase.stages) == known[name].stages
-        for name, analysis in analyses.items()
-    )
-    chosen = RUN + (RUN_WHEN_FULL if ask.full else ())
-    runs = {name: overlaps(spec, analyses[name].target, 2**18 if ask.full else 2**16) for name in chosen}
-    learned, absent = [], []
-    for name, (fresh, again) in runs.items():
-        (learned if analyses[name].information_exponent == 1 else absent).append(fresh)
-        (learned if analyses[name].generative_exponent == 1 else absent).append(again)
-    claims = [
-        Claim(
-            f"targets with the exponents and stages of the literature, of {len(known)}",
-            float(right),
-            low=float(len(known)),
-        ),
-        Claim("runs whose target is learned by its exponent: smallest overlap", min(learned), low=SOMETHING),
-        Claim("runs whose target is not: largest overlap", max(absent), high=NOTHING),
-    ]
-    return Made({"figure": table(analyses, runs)}, claims)
+    answers = {name: json.loads(tl.learn(target.formula).attrs["answer"]) for name, target in known.items()}
+    d, replicas = (512, 256) if ask.full else (spec.problem.d, spec.ask.replicas)
+    claims, scores = [], {}
+    for name in answers if ask.full else RUN:
+        scores[name] = runs_of(answers[name], spec, d, replicas)
+        found, absent = ([x for of_way in scores[name] for x in of_way[part]] for part in (0, 1))
+        if found:
+            sentence = f"{name}: directions predicted to be found, least overlap in standard errors"
+            claims.append(Claim(sentence, min(found), low=ERRORS))
+        if absent:
+            sentence = f"{name}: directions predicted not to be found, largest overlap in standard errors"
+            claims.append(Claim(sentence, max(absent), high=ERRORS))
+    return Made({"figure": table(answers, scores)}, claims)
 
 
-def overlaps(spec, target, samples):
-    """With the target after two giant steps: on fresh batches (the map), and on one batch (dynamical mean field)."""
-    problem = tl.Problem(target, spec.problem.student, spec.problem.inputs, start=spec.problem.start)
-    rate = float(spec.training.learning_rate)
+def smooth_ramp(x):
+    """A unit with a bias, which sees products of fields."""
+    return jax.nn.gelu(x + 1.0, approximate=False)
+
+
+def steep_step(x):
+    """A unit with a bias, whose slope depends much on its field, so that a sample used again moves much."""
+    return jax.scipy.special.erf(2.0 * x + 1.0)
+
+
+def runs_of(answer, spec, d, replicas):
+    """For fresh batches and for one batch: how sure runs are of the directions predicted, and of all others."""
+    k = answer["k"]
+    target = tl.MultiIndex(answer["target"], k=k)
+    is_staircase = k > 1 and answer["leap"] == 1
+    unit = tl.Custom(smooth_ramp, growth=1) if is_staircase else tl.Custom(steep_step)
+    student = tl.Student(WIDTH, unit, np.random.default_rng(0).standard_normal(WIDTH))
+    start = tl.GivenOverlaps(np.eye(WIDTH), np.zeros((WIDTH, k)))
+    problem = tl.Problem(target, student, tl.Gaussian(d), start=start)
+    fields = np.random.default_rng(0).standard_normal((100_000, k))
+    alpha = float(spec.training.reuse.alpha)
+    rate = float(spec.training.learning_rate) / float(np.std(jax.vmap(target)(fields)))
     ways = (
-        (tl.SGD(rate, round(ALPHA * problem.d), constraint=tl.Sphere()), tl.BatchMap()),
-        (tl.SGD(rate, reuse=tl.Reused(ALPHA), constraint=tl.Sphere()), tl.DMFT(samples=samples)),
+        (tl.SGD(rate, round(alpha * d)), tl.OverlapSGD(), answer["order"]),
+        (tl.SGD(rate, reuse=tl.Reused(alpha)), tl.DirectSGD(backend="xla"), answer["generative_order"]),
     )
-    after = []
-    for training, theory in ways:
-        until = float(training.clock(problem).time(STEPS))
-        after.append(abs(float(tl.evolve(problem, training, theory, until=until, save=[until]).M.values[0, -1, 0, 0])))
-    return after
+    scores = []
+    for training, simulation, order in ways:
+        until = float(training.clock(problem).time(max(STEPS, k + 1)))
+        runs = tl.evolve(problem, training, simulation, until=until, save=[until], replicas=replicas)
+        found, others = directions(order or [], k)
+        M = runs.M.values[:, -1]
+        sure = [score(M @ row) for row in found], [abs(score(M @ row)) for row in others]
+        scores.append(sure if order is not None else ([], []))
+    return scores
+
+
+def directions(order, k):
+    """The directions that giant steps find, those of stages before the first of a leap above one; and all others."""
+    leaps = [stage["leap"] for stage in order]
+    giant = next((n for n, leap in enumerate(leaps) if leap != 1), len(leaps))
+    found = np.array([row for stage in order[:giant] for row in stage["vectors"]]).reshape(-1, k)
+    return found, np.linalg.svd(found)[2][len(found) :] if len(found) else np.eye(k)
+
+
+def score(overlaps):
+    """The mean overlap over its standard error.
+
+    The overlaps of all neurons are one number along their mean over the first half of the runs; the number is that of
+    the second half, of which the first knows nothing: without a direction to find it is normal with deviation one.
+    """
+    first, second = np.array_split(overlaps, 2)
+    along = first.mean(axis=0) / np.linalg.norm(first.mean(axis=0))
+    values = second @ along
+    return float(values.mean() / (values.std(ddof=1) / np.sqrt(len(values))))
 
 
 # ---------------------------------------------------------------------------------------------------- the picture
@@ -61,19 +105,19 @@ def overlaps(spec, target, samples):
 COLUMNS = {  # of the table: where they are, in units of its width
     "target": 0.0,
     "": 0.16,
-    "information\nexponent": 0.5,
-    "leap": 0.575,
-    "generative\nexponent": 0.65,
-    "online SGD,\nsteps": 0.74,
-    "giant steps,\nfresh": 0.84,
-    "giant steps,\nreused": 0.945,
+    "information\nexponent": 0.45,
+    "leap": 0.525,
+    "generative\nexponent": 0.6,
+    "online SGD,\nsteps": 0.69,
+    "giant steps,\nfresh": 0.805,
+    "giant steps,\nreused": 0.935,
 }
 SHADES = {1: PALETTE[2], 2: PALETTE[4], 3: PALETTE[5], 4: PALETTE[1], 5: PALETTE[1]}
 
 
-def table(analyses, runs):
-    """A row for each target, those that are learned soonest first; rows that were run are bold, with their overlaps."""
-    rows = sorted(analyses, key=lambda name: (analyses[name].leap, analyses[name].generative_leap, analyses[name].k))
+def table(answers, scores):
+    """A row for each target, those that are learned soonest first; rows that were run have their standard errors."""
+    rows = sorted(answers, key=lambda name: tuple(answers[name][part] for part in ("leap", "generative_leap", "k")))
     with style():
         figure = new_figure(PAGE, 0.16 * (len(rows) + 3))
         ax = figure.subplots()
@@ -84,7 +128,7 @@ def table(analyses, runs):
             ax.text(x, -0.75, heading, ha="left" if x < 0.3 else "center", va="bottom", fontsize=7.5)
         ax.plot([-0.01, 1.01], [-0.6, -0.6], color=DARK_GREY, lw=0.5)
         for y, name in enumerate(rows):
-            for x, (text, shade) in zip(COLUMNS.values(), cells(name, analyses[name], runs.get(name)), strict=True):
+            for x, (text, shade) in zip(COLUMNS.values(), cells(name, answers[name], scores.get(name)), strict=True):
                 box = {"boxstyle": "round,pad=0.12", "fc": shade, "ec": "none", "alpha": 0.45} if shade else None
                 ha = "left" if x < 0.3 else "center"
                 ax.text(x, y, text, ha=ha, va="center", fontsize=7.0, bbox=box)
@@ -92,19 +136,19 @@ def table(analyses, runs):
     return figure
 
 
-def cells(name, analysis, measured):
+def cells(name, answer, measured):
     """The texts of one row with their shades."""
-    exponents = (analysis.information_exponent, analysis.leap, analysis.generative_exponent)
-    steps = power(*online_exponent(analysis.leap)).replace(" log d", r"\,\log d")
-    counts = [sum(map(len, analysis.giant_steps(stairs))) for stairs in (analysis.staircase, analysis.generative)]
-    after = ["" if measured is None else f"  ({overlap:.3f})" for overlap in measured or (None, None)]
-    giant = [
-        (f"{count} of {analysis.k}{value}", SHADES[1] if count == analysis.k else SHADES[2] if count else SHADES[4])
-        for count, value in zip(counts, after, strict=True)
-    ]
+    exponents = [answer[part] for part in ("information_exponent", "leap", "generative_exponent")]
+    steps = power(*online_exponent(answer["leap"])).replace(" log d", r"\,\log d")
+    giant = []
+    for part, of_way in zip(("giant_steps", "reused_batch"), measured or ([[], []], [[], []]), strict=True):
+        count = sum(map(len, answer[part]))
+        sure = ", ".join([*(f"{min(x):.0f}" for x in of_way[:1] if x), *(f"{max(x):.1f}" for x in of_way[1:] if x)])
+        shade = SHADES[1] if count == answer["k"] else SHADES[2] if count else SHADES[4]
+        giant.append((f"{count} of {answer['k']}" + (f"  ({sure})" if sure else ""), shade))
     return [
         (name, None),
-        (formula(analysis.text), None),
+        (formula(answer["target"]), None),
         *((str(n), SHADES[n]) for n in exponents),
         (f"${steps}$", None),
         *giant,

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 
 import twolayer as tl
+from twolayer.fitting import fitted_risks
 from twolayer.gallery import Claim, Made, agrees, run_script
 from twolayer.plots import Panel, Rule, Series, panels
 
@@ -22,45 +23,43 @@ def biased(x):
 
 
 def make(spec, ask):
-    p, d, replicas = (128, 1000, 8) if ask.full else (24, 256, 8)
-    steps, n = np.arange(STEPS + 1), ALPHA * d
+    p, d, replicas = (128, 1000, 16) if ask.full else (16, 256, 16)
+    steps = np.arange(STEPS + 1)
     gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
     claims, curves, right, asked = [], {}, 0, 0
     for name, target, second_layer in [*((target, target, gaussian) for target in LEFT), (SIGNS, STAIRCASE, signs)]:
         problem = layered(target, d, second_layer)
-        training = tl.SGD(RATE * p / ALPHA, batch_size=n)
         order = tl.learnability(problem.target).giant_steps()
         if order:
-            predicted, M = (x[0] for x in errors(problem, training, THEORY, steps, n))
+            predicted, M = (x[0] for x in errors(problem, THEORY))
             found = np.array([[[f"z{r}"] in order[:number] for r in (1, 2, 3)] for number in steps])
             largest = np.abs(M).max(axis=1)
             right += int(np.sum(np.where(found, largest > SOMETHING, largest < NOTHING)))
             asked += found.size
         else:  # no step finds anything, and no function of other fields has a correlation with the target
             predicted, M = np.array(LEFT[target]), np.zeros((len(steps), p, 3))
-        runs, overlaps = errors(problem, training, tl.OverlapSGD(), steps, n, replicas=replicas)
+        runs, overlaps = errors(problem, tl.OverlapSGD(), replicas)
+        more, _ = errors(layered(target, 2 * d, second_layer), tl.OverlapSGD(), replicas)
         curves[name] = (predicted, runs, M, overlaps)
-        # n samples of a fit add p/n of the error to it, and overlaps by chance, of all neurons, take as much away.
-        sentence = f"{name}: test error of SGD and ridge against theory, all steps"
-        error = runs.std(axis=0, ddof=1) / np.sqrt(replicas)
-        claims.append(agrees(sentence, runs.mean(axis=0), error, predicted, known_to=2.0 * p / n * predicted))
-    by_map, runs, _, _ = curves[STAIRCASE]
-    highest = runs.mean(axis=0) + 5.0 * runs.std(axis=0, ddof=1) / np.sqrt(replicas)
+        sentence = f"{name}: test error of SGD, extrapolated in 1/d, against theory, all steps"
+        claims.append(agrees(sentence, *(x[1:] for x in extrapolated(runs, more)), predicted[1:]))
+    by_map = curves[STAIRCASE][0]
+    on_samples = with_samples(layered(STAIRCASE, d, gaussian), 2, replicas)
+    highest = on_samples.mean() + 5.0 * on_samples.std(ddof=1) / np.sqrt(replicas)
     claims = [
         Claim(f"overlaps that are zero or not after each step as `learn` says, of {asked}", float(right), low=asked),
         Claim("staircase after one step, error of the map over the least without any field", by_map[1] / 1.5, high=1.0),
         Claim("staircase after one step, error of the map over the least with z1", by_map[1] / 1.0, low=1.0),
         Claim("staircase after two steps, error of the map over the least with z1", by_map[2] / 1.0, high=1.0),
-        Claim("the same in SGD, its mean with five standard errors", highest[2] / 1.0, high=1.0),
+        Claim("the same in SGD and ridge regression on samples, mean and five standard errors", highest, high=1.0),
         Claim(f"{MIXED}, error of the map over the least with z1", np.min(curves[MIXED][0][1:]) / 3.0, low=1.0),
         *claims,
     ]
-    reused, more = fresh_and_reused(ask.full, gaussian[:24], 256)
-    shown = [staircase_panel(steps, curves), others_panel(steps, curves), overlaps_panel(steps, curves), reused]
+    shown = [staircase_panel(steps, curves), others_panel(steps, curves), overlaps_panel(steps, curves)]
     title = (
         rf"Layer-wise, $p={p}$, $n_b = {ALPHA}\,d$, $d={d}$: theory (lines), {replicas} runs (marks; bars: 2 errors)"
     )
-    return Made({"figure": panels(shown, title, columns=2)}, [*claims, *more])
+    return Made({"figure": panels(shown, title)}, claims)
 
 
 def layered(target, d, second_layer):
@@ -71,44 +70,38 @@ def layered(target, d, second_layer):
     return tl.Problem(tl.MultiIndex(target, k=3), student, tl.Gaussian(d), start=start)
 
 
-def errors(problem, training, description, steps, n, **options):
-    """The test error of a ridge regression on n fresh samples after so many giant steps, and the overlaps there."""
-    fit, after = tl.RidgeRegression(PENALTY, samples=n), []
-    for number in steps:
-        switch = float(training.clock(problem).time(number))
-        phases = tl.Schedule([training, fit], [switch]) if number else tl.Schedule([fit])
-        after.append(tl.evolve(problem, phases, description, until=switch + 1.0, save=[switch + 1.0], **options))
-    risk = np.stack([result.excess_risk.values[:, -1] for result in after], axis=1)
-    return risk, np.stack([result.M.values[:, -1] for result in after], axis=1)
+def giant(problem):
+    """The giant steps, and the times after each of them."""
+    training = tl.SGD(RATE * problem.p / ALPHA, batch_size=ALPHA * problem.d)
+    return training, training.clock(problem).time(np.arange(STEPS + 1))
 
 
-def fresh_and_reused(full, second_layer, d):
-    """Overlaps with a cubic target in steps on fresh batches and on one batch: SGD on the weights against theory."""
-    alpha, replicas, steps = 4.0, 96, np.arange(STEPS + 1)
-    problem = layered(CUBIC, d, second_layer)
-    rate = 0.5 * RATE * problem.p / alpha
-    fresh, reused = tl.SGD(rate, batch_size=round(alpha * d)), tl.SGD(rate, reuse=tl.Reused(alpha))
-    times = fresh.clock(problem).time(steps)
-    options = {"until": float(times[-1]), "save": times}
-    clouds = tl.DMFT(samples=2**18 if full else 2**15)
-    by_theory = tl.evolve(problem, reused, clouds, **options).M.values[0, ..., 0]
-    # The overlaps of all neurons as one number: along those that theory predicts for the last step.
-    along = by_theory[-1] / np.linalg.norm(by_theory[-1])
-    series, claims = [], []
-    for color, (name, training, predicted) in enumerate(
-        [("fresh batches", fresh, np.zeros(len(steps))), ("the same batch", reused, by_theory @ along)]
-    ):
-        runs = tl.evolve(problem, training, tl.DirectSGD(), replicas=replicas, **options).M.values[..., 0] @ along
-        mean, error = runs.mean(axis=0), runs.std(axis=0, ddof=1) / np.sqrt(replicas)
-        series += [
-            Series(name, steps, predicted, color=color, dashed=color),
-            Series("", steps, mean, error, kind="points", color=color),
-        ]
-        sentence = f"{name}, {CUBIC}: overlaps of SGD with the cubic target against theory"
-        claims.append(agrees(sentence, mean[1:], error[1:], predicted[1:]))
-    claims.append(Claim(f"the same batch, {CUBIC}: overlaps of SGD over their error", mean[-1] / error[-1], low=5.0))
-    title = rf"$\mathrm{{He}}_3(z_1)$: fresh or reused, $n_b={alpha:g}\,d$"
-    return Panel("giant steps", r"overlap  $\sum_j u_j M_{j1}$", series, title=title, xticks=steps), claims
+def errors(problem, description, replicas=1):
+    """The test error after each giant step with the second layer fitted on the population, and the overlaps there."""
+    training, times = giant(problem)
+    result = tl.evolve(problem, training, description, until=float(times[-1]), save=times, replicas=replicas)
+    fit = tl.RidgeRegression(PENALTY)
+    return fitted_risks(problem, fit, result.Q.values, result.M.values, THEORY.engine)[0], result.M.values
+
+
+def extrapolated(runs, more):
+    """The mean over runs at d and at 2d, extrapolated to infinite d, and its standard error.
+
+    Overlaps by chance have a mean square of order 1/d, and so have all effects of finite d on the mean.
+    """
+    (mean, error), (mean_2d, error_2d) = (
+        (x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x))) for x in (runs, more)
+    )
+    return 2.0 * mean_2d - mean, np.hypot(2.0 * error_2d, error)
+
+
+def with_samples(problem, number, replicas):
+    """The test errors of ridge regression on as many fresh samples as a batch has, after so many giant steps."""
+    training, times = giant(problem)
+    fit, switch = tl.RidgeRegression(PENALTY, samples=training.batch_size), float(times[number])
+    phases = tl.Schedule([training, fit], [switch])
+    ask = {"until": switch + 1.0, "save": [switch + 1.0], "replicas": replicas}
+    return tl.evolve(problem, phases, tl.OverlapSGD(), **ask).excess_risk.values[:, -1]
 
 
 def staircase_panel(steps, curves):
@@ -141,7 +134,7 @@ def overlaps_panel(steps, curves):
         error = sizes.std(axis=0, ddof=1) / np.sqrt(len(sizes))
         series.append(Series(f"$z_{r + 1}$", steps, np.sqrt(np.mean(M[..., r] ** 2, axis=1)), color=r))
         series.append(Series("", steps, sizes.mean(axis=0), error, kind="points", color=r))
-    title = "overlaps of the staircase, rms over neurons"
+    title = "overlaps, rms over neurons"
     return Panel("giant steps", r"$\langle M_{jr}^2\rangle_j^{1/2}$", series, title=title, xticks=steps)
 
 
