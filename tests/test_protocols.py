@@ -31,6 +31,7 @@ EXAMPLES = {
     "HermiteActivation": lambda cls: cls(3),
     "MultiIndex": lambda cls: cls("z1*z2 + abs(z3)", k=4, smooth=False),
     "Nesterov": lambda cls: cls(0.7),
+    "PiecewiseLinear": lambda cls: cls([-1.0, 0.5], [1.0, -0.25], slope=0.5, offset=0.1),
     "Problem": lambda cls: cls(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30), noise=0.1),
     "Reused": lambda cls: cls(2.5),
     "Schedule": lambda cls: cls([tl.SGD(0.5), tl.SGD(1.0, layers=tl.Second(2.0))], [3.0]),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.specification.fields import number, static
 from twolayer.specification.registry import register
 
 
@@ -47,6 +48,21 @@ class Softplus(AbstractActivation):
 
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return jax.nn.softplus(x)
+
+
+@register
+class Silu(AbstractActivation):
+    r"""The SiLU, :math:`\sigma(x) = x / (1 + e^{-\beta x})` with the ``slope`` :math:`\beta`, also called swish."""
+
+    slope: float = static(number("slope"), default=1.0)
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    parity: ClassVar[int] = 0
+    growth: ClassVar[int] = 1
+    coefficients: ClassVar[tuple[float, ...] | None] = None
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return x * jax.nn.sigmoid(self.slope * x)
 
 
 @register
