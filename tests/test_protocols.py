@@ -31,6 +31,8 @@ EXAMPLES = {
     "HermiteActivation": lambda cls: cls(3),
     "MultiIndex": lambda cls: cls("z1*z2 + abs(z3)", k=4, smooth=False),
     "Nesterov": lambda cls: cls(0.7),
+    "PolynomialActivation": lambda cls: cls([1.0, -0.5, 2.0]),
+    "Rescaled": lambda cls: cls("tanh", 1.5, 2.0, 0.5),
     "PiecewiseLinear": lambda cls: cls([-1.0, 0.5], [1.0, -0.25], slope=0.5, offset=0.1),
     "Problem": lambda cls: cls(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(30), noise=0.1),
     "Reused": lambda cls: cls(2.5),

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.special import erf
 from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
+from twolayer.expectation.recognition import recognised
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, gauss_hermite, legendre_rule, line_rule
 from twolayer.problem import AbstractActivation
 
@@ -219,6 +220,7 @@ class QuadratureSmoothing(AbstractSmoothing):
 
 def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmoothing, ...]:
     """Return the smoothed activation, and if it is not a closed form two coarser versions of the same shape."""
+    activation = recognised(activation)
     if activation.coefficients is not None:
         hermite = np.polynomial.hermite_e.poly2herme(activation.coefficients)
         return (PolynomialSmoothing(tuple(float(h) for h in hermite)),)

@@ -11,6 +11,7 @@ error functions. A few terms suffice (:cite:t:`monahan1992`): each further one r
 about seven.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
 from twolayer.problem import AbstractActivation
-from twolayer.problem.activations import AbstractPiecewiseLinear, Erf, Relu, Sigmoid, Tanh
+from twolayer.problem.activations import AbstractPiecewiseLinear, Erf, Relu, Rescaled, Sigmoid, Tanh
 
 # tanh(x) = sum_i w_i erf(x / (sqrt(2) tau_i)): scales tau_i and weights w_i for each number of terms, fitted to the
 # function and its slope in the sup norm. `SUP_ERROR` is the remaining error, which the tests measure.
@@ -123,11 +124,12 @@ class Thresholds(eqx.Module):
     is_relu: bool = eqx.field(static=True)
     linear: float = eqx.field(static=True, default=0.0)
     slope_at_zero: float = eqx.field(static=True, default=0.0)
+    gain: float = eqx.field(static=True, default=1.0)  # by which the errors of a mixture are larger than those of tanh
 
     @property
     def sup_error(self) -> float:
         """The largest difference between the mixture and the activation; zero for a single threshold."""
-        return SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
+        return self.gain * SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
 
     @property
     def is_exact(self) -> bool:
@@ -138,7 +140,7 @@ class Thresholds(eqx.Module):
         """Return the mixture padded by terms of zero weight, so that mixtures of all sizes compile to one program."""
         more = size - len(self.weights)
         weights, noise = np.append(self.weights, np.zeros(more)), np.append(self.noise, np.ones(more))
-        return Thresholds(weights, noise, self.offset, self.is_relu, self.linear, self.slope_at_zero)
+        return dataclasses.replace(self, weights=weights, noise=noise)
 
 
 def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds | None:
@@ -149,12 +151,25 @@ def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds 
         return Thresholds(np.ones(1), np.zeros(1), 0.0, is_relu=True)
     if isinstance(activation, AbstractPiecewiseLinear):
         return _one_kink(activation)
+    if isinstance(activation, Rescaled):
+        return _rescaled(activation, terms)
     scales, weights = (np.array(column) for column in TANH[terms])
     if isinstance(activation, Tanh):
         return Thresholds(weights, scales**2, 0.0, is_relu=False)
     if isinstance(activation, Sigmoid):
         return Thresholds(0.5 * weights, 4.0 * scales**2, 0.5, is_relu=False)
     return None
+
+
+def _rescaled(activation: Rescaled, terms: int) -> Thresholds | None:
+    """Return a rescaled activation whose base is a sum of noisy signs."""
+    base, amplitude, rate = thresholds(activation.base, terms), activation.amplitude, activation.rate
+    if base is None or base.is_relu:
+        return None
+    # Moments contain up to two values and two slopes, which are larger by these factors.
+    gain = (max(1.0, abs(amplitude)) * max(1.0, abs(amplitude) * rate)) ** 2
+    offset = amplitude * base.offset + activation.offset
+    return Thresholds(amplitude * base.weights, base.noise / rate**2, offset, False, gain=gain * base.gain)
 
 
 def _one_kink(activation: AbstractPiecewiseLinear) -> Thresholds | None:

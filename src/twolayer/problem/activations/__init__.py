@@ -16,9 +16,11 @@ from twolayer.problem.activations.piecewise import PiecewiseLinear as PiecewiseL
 from twolayer.problem.activations.piecewise import Relu6 as Relu6
 from twolayer.problem.activations.polynomial import HermiteActivation as HermiteActivation
 from twolayer.problem.activations.polynomial import Linear as Linear
+from twolayer.problem.activations.polynomial import PolynomialActivation as PolynomialActivation
 from twolayer.problem.activations.polynomial import SquareActivation as SquareActivation
 from twolayer.problem.activations.relu import Relu as Relu
 from twolayer.problem.activations.smooth import Gelu as Gelu
+from twolayer.problem.activations.smooth import Rescaled as Rescaled
 from twolayer.problem.activations.smooth import Sigmoid as Sigmoid
 from twolayer.problem.activations.smooth import Silu as Silu
 from twolayer.problem.activations.smooth import Softplus as Softplus

@@ -129,12 +129,15 @@ class PiecewiseLinear(AbstractPiecewiseLinear):
         The places :math:`t_i` and the changes :math:`s_i` of the slope there.
     slope, offset
         The slope b left of all kinks, and :math:`\alpha`.
+    slope_at_zero
+        The derivative at a kink at zero, which a row of zero weights has; that of the left side by default.
     """
 
     kinks: tuple[float, ...] = static(lambda value: tuple(array("kinks", 1)(value).tolist()))
     changes: tuple[float, ...] = static(lambda value: tuple(array("changes", 1)(value).tolist()))
     slope: float = static(number("slope"), default=0.0)
     offset: float = static(number("offset"), default=0.0)
+    slope_at_zero: float | None = static(number("slope_at_zero", optional=True), default=None)
 
     needs_arguments: ClassVar[bool] = True
     parity: ClassVar[int] = 0
@@ -148,3 +151,7 @@ class PiecewiseLinear(AbstractPiecewiseLinear):
             )
         if any(a >= b for a, b in zip(self.kinks, self.kinks[1:], strict=False)):
             raise InvalidInput(f"Argument `kinks` must increase, but is {shown(self.kinks)}.")
+
+    def derivative(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        slope = super().derivative(x)
+        return slope if self.slope_at_zero is None else jnp.where(x == 0.0, self.slope_at_zero, slope)
