@@ -12,6 +12,8 @@ covariances between the two steps and the two units is elementary, so that it is
 interpolation s.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,6 +165,59 @@ def interpolation_rule(order: int) -> QuadratureRule:
     return QuadratureRule(np.cos(angle), 0.75 * w * np.pi * t**2 * np.sin(angle))
 
 
+def two_steps_and_two_relus(
+    C: Float[Array, "4 4"], rule: QuadratureRule, nudge: Array | float = 0.0
+) -> Float[Array, ""]:
+    r"""Return :math:`I_4` of `two_steps_and_two_units` for two relus, with every angle computed once.
+
+    Each term of the integrand sets two fields to zero and takes the orthant probability of the two others given these.
+    The pairs of a step i and a relu j come from both relus, with the covariances V given the step,
+
+    .. math:: \frac{C_{ij} V_{jl} + C_{il} V_{jj}}{2\pi\sqrt{C_{ii} V_{jj}}}\,\Theta_2(i', l \mid i, j)
+    """
+    s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
+    rest, square, scale = (1.0 - s) * (1.0 + s), s**2, jnp.max(jnp.diagonal(C))
+    is_free = [C[i, i] > 0.0 for i in (0, 1)]
+    safe = [jnp.where(is_free[i], C[i, i], 1.0) for i in (0, 1)]
+
+    def exactly(i: int, x: int, y: int) -> Array:
+        return difference(C[x, y], safe[i], C[x, i], C[y, i]) / safe[i]
+
+    def given(i: int, x: int, y: int) -> Array:
+        return exactly(i, x, y) * (1.0 + (nudge if x == y else -nudge))
+
+    integrand = _of_both_steps(C, exactly, s)
+    for i, other in ((0, 1), (1, 0)):
+        step = given(i, other, other)
+        for j, last in ((2, 3), (3, 2)):
+            jj, ll, jl = (rest * C[x, y] + square * given(i, x, y) for x, y in ((j, j), (last, last), (j, last)))
+            oj, ol = s * given(i, other, j), s * given(i, other, last)
+            usable = is_free[i] & (jj > DEGENERATE * scale)
+            jj = jnp.where(usable, jj, 1.0)
+            of_step, of_last = difference(step, jj, oj, oj), difference(ll, jj, jl, jl)
+            of_step = jnp.where(of_step > DETERMINED * step * jj, of_step, 0.0)
+            of_last = jnp.where(of_last > DETERMINED * ll * jj, of_last, 0.0)
+            pull = (C[i, j] * jl + C[i, last] * jj) / (2.0 * np.pi * jnp.sqrt(safe[i] * jj))
+            integrand += jnp.where(usable, pull * orthant(difference(ol, jj, oj, jl), of_step, of_last), 0.0)
+    start = orthant(C[0, 1], C[0, 0], C[1, 1]) * two_units(C[2, 3], C[2, 2], C[3, 3])
+    return start + weights @ integrand
+
+
+def _of_both_steps(C: Array, given: Callable[[int, int, int], Array], s: Array) -> Array:
+    """Return the part of the integrand in which both steps are at their kinks."""
+    pull = sum(C[i, j] * given(i, 5 - j, 1 - i) for i in (0, 1) for j in (2, 3))
+    area = _area(C[0, 1], C[0, 0], C[1, 1])
+    is_apart = area > 0.0
+    step = jnp.where(is_apart, given(0, 1, 1), 1.0)
+
+    def rest_of(x: int, y: int) -> Array:
+        both = difference(given(0, x, y), step, given(0, x, 1), given(0, y, 1)) / step
+        return (1.0 - s) * (1.0 + s) * C[x, y] + s**2 * both
+
+    angle = orthant(rest_of(2, 3), rest_of(2, 2), rest_of(3, 3), jnp.max(jnp.diagonal(C)))
+    return jnp.where(is_apart, s * pull / (2.0 * np.pi * jnp.where(is_apart, area, 1.0)) * angle, 0.0)
+
+
 def two_steps_and_two_units(
     C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: QuadratureRule, nudge: Array | float = 0.0
 ) -> Float[Array, ""]:
@@ -176,6 +231,8 @@ def two_steps_and_two_units(
     The derivative of a relu is a step; that of a sign is twice a delta function, which conditions on its field too.
     The conditional covariances are changed by the relative ``nudge``, from which the effect of their rounding follows.
     """
+    if all(are_relu):
+        return two_steps_and_two_relus(C, rule, nudge)
     s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
     rest, scale = (1.0 - s) * (1.0 + s), jnp.max(jnp.diagonal(C))
     integrand = jnp.zeros_like(s)
@@ -210,8 +267,6 @@ def _inner(V: Three, is_relu_b: bool, is_relu_c: bool, scale: Array) -> Array:
 
 
 def _two_of(c12: Array, c11: Array, c22: Array, are_relu: tuple[bool, bool]) -> Array:
-    if all(are_relu):
-        return two_units(c12, c11, c22)
     if not any(are_relu):
         return 2.0 / np.pi * arcsine(c12, c11, c22)
     return c12 / jnp.sqrt(2.0 * np.pi * (c22 if are_relu[0] else c11))

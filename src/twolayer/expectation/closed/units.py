@@ -42,8 +42,9 @@ from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import QuadratureRule
 from twolayer.problem import Overlaps, Problem
 
-# Nodes of the one-dimensional integral for two steps and two units; twelve already give ten digits.
-NODES = 28
+# Nodes of the one-dimensional integral for two steps and two units; sixteen give twelve digits where no two fields
+# nearly coincide, and nine of them near recovery. Below the tolerance there are more.
+NODES, MORE, FINE = 16, 28, 1e-8
 # The angle between two relus that nearly coincide is of the order of the square root of rounding. Coarser versions are
 # computed at covariances changed by rounding, away from coincidence, so that the error includes it.
 NUDGE = 2e-15
@@ -339,21 +340,21 @@ class ThresholdUnits(AbstractRule):
         assert problem.target.units is not None
         student, target = problem.student.activation, problem.target.units.activation
 
-        terms = terms_for(rtol)
+        terms, size = terms_for(rtol), NODES if rtol >= FINE else MORE
         # Two mixtures may agree by accident; the known distance to the activation bounds the error.
         floor = max(ROUNDING, *(mixture(activation, terms, terms).sup_error for activation in (student, target)))
 
         def member(fewer: int, nodes: int, nudge: float) -> "ThresholdUnits":
-            line = interpolation_rule(nodes).padded(NODES)
+            line = interpolation_rule(nodes).padded(size)
             units = [mixture(activation, terms - fewer, terms) for activation in (student, target)]
             return cls(units[0], units[1], line, np.asarray(nudge), floor)
 
-        finest = member(0, NODES, 0.0)
+        finest = member(0, size, 0.0)
         kinds = (finest.student, finest.target)
         if not any(unit.is_relu for unit in kinds) and all(unit.is_exact for unit in kinds):
             return finest
         nudge = NUDGE if any(unit.is_relu for unit in kinds) else 0.0
-        return with_others([finest, member(1, int(0.7 * NODES), nudge), member(2, NODES // 2, nudge)])
+        return with_others([finest, member(1, int(0.7 * size), nudge), member(2, size // 2, nudge)])
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         c = unit_weights(problem, overlaps.a)
@@ -363,7 +364,7 @@ class ThresholdUnits(AbstractRule):
         omega = overlaps.omega * (1.0 + self.nudge * _directions(problem.p + problem.k))
         if wanted == ("excess_risk",):
             return {"excess_risk": 0.5 * mean_square(omega, units, c, once=False)}
-        values = from_units(c, integrals(omega, slopes, units, c, line, self.nudge), problem.noise)
+        values = from_units(c, integrals(omega, slopes, units, c, line, jnp.asarray(self.nudge)), problem.noise)
         return {name: values[name] for name in wanted}
 
     @property
