@@ -287,6 +287,7 @@ def test_tracing_does_not_grow_with_the_width():
         ("Ridges", tl.MultiIndex("sin(z1) + z1*z2"), tl.Student(2, "gelu")),
         ("Slices", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "relu")),
         ("Waves", tl.MultiIndex("sin(2*z1) + cos(z2)"), tl.Student(2, jnp.sin)),
+        ("Bumps", tl.MultiIndex("sin(2*z1) + exp(-z2**2)"), tl.Student(2, lambda x: jnp.exp(-((x - 0.5) ** 2)))),
     ],
 )
 def test_derivatives_are_those_of_the_values(name, target, student):

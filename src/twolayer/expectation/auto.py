@@ -13,6 +13,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory import check_size
 from twolayer.expectation.base import AbstractEngine
+from twolayer.expectation.closed.bumps import Bumps
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
@@ -38,6 +39,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "PolynomialTables": PolynomialTables,
     "Tilted": Tilted,
     "Waves": Waves,
+    "Bumps": Bumps,
     "Panels": Panels,
     "Series": MehlerSeries,
     "Ridges": Ridges,
