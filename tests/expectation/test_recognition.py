@@ -94,6 +94,24 @@ def test_kinks_are_found(name):
     np.testing.assert_allclose(Custom(function).kinks, kinks, rtol=1e-15, atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("function", "k", "kinks"),
+    [
+        (lambda z: jnp.sin(z[0]) * z[1], 2, ((), ())),
+        (lambda z: jnp.dot(z, z), 3, ((), (), ())),
+        (lambda z: jnp.abs(z[0] + z[1]), 2, None),
+        (lambda z: jnp.max(z), 2, None),
+        (lambda z: jnp.where(z[1] > 1.0, z[0], 0.0), 2, None),
+        (lambda z: jnp.maximum(z[0], 0.5), 1, ((0.5,),)),
+        (lambda z: jnp.logaddexp(z[0], z[1]), 2, ((), ())),
+    ],
+)
+def test_targets_with_kinks_are_not_smooth(function, k, kinks):
+    target = tl.MultiIndex(function, k=k)
+    assert target.is_smooth == target.is_continuous == (kinks is not None and not any(kinks))
+    assert target.kinks == kinks
+
+
 def test_declared_kinks_stay():
     assert Custom(jnp.tanh, kinks=(1.0,)).kinks == (1.0,)
     assert Custom(lambda x: jnp.maximum(x, -1.0), kinks=(-1.0, 2.0)).kinks == (-1.0, 2.0)

@@ -32,8 +32,12 @@ AT_ZERO = {"abs", "sign"}
 SMOOTH = {
     *("add", "sub", "mul", "neg", "exp", "exp2", "expm1", "tanh", "sinh", "cosh", "sin", "cos", "atan", "asinh", "erf"),
     *("erfc", "logistic", "integer_pow", "square", "select_n", "convert_element_type", "copy", "broadcast_in_dim"),
-    *("stop_gradient", "and", "or", "not", "is_finite", "clamp", "reshape", "squeeze", "copy_p", "xor"),
+    *("stop_gradient", "and", "or", "not", "is_finite", "clamp", "reshape", "squeeze", "copy_p", "xor", "slice"),
+    *("dot_general", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "concatenate", "transpose", "expand_dims"),
+    *("dynamic_slice", "gather", "iota", "rev", "pad", "split"),
 }
+# Lines through the space of several fields along which kinks are looked for: axes, and directions in between.
+LINES = 4
 
 
 def kinks_in(function: Callable[[Any], Any]) -> tuple[float, ...]:
@@ -43,6 +47,26 @@ def kinks_in(function: Callable[[Any], Any]) -> tuple[float, ...]:
     """
     with jax.ensure_compile_time_eval(), double():  # also while another program is traced
         return _cached(function) if _is_hashable(function) else _cached.__wrapped__(function)
+
+
+def has_kinks(function: Callable[[Any], Any], k: int) -> bool:
+    """Return whether a JAX function of an array of k fields has a kink or a jump on some lines through their space."""
+    with jax.ensure_compile_time_eval(), double():
+        return _some_line(function, k) if _is_hashable(function) else _some_line.__wrapped__(function, k)
+
+
+@lru_cache(maxsize=256)
+def _some_line(function: Callable[[Any], Any], k: int) -> bool:
+    closed = jax.make_jaxpr(function)(jnp.zeros(k))
+    surfaces = _surfaces(closed.jaxpr, closed.consts, jnp.zeros(k))
+    if surfaces.is_known and not surfaces.values:
+        return False
+    rng = np.random.default_rng(0)
+    directions = np.concatenate([np.eye(k), rng.standard_normal((LINES if k > 1 else 0, k))])
+    return any(
+        kinks_in(lambda t, x=start, d=direction: function(x + t * d))
+        for start, direction in zip(0.5 * rng.standard_normal(directions.shape), directions, strict=True)
+    )
 
 
 def _is_hashable(function: object) -> bool:
@@ -60,7 +84,7 @@ def _cached(function: Callable[[Any], Any]) -> tuple[float, ...]:
     is_known = surfaces.is_known
     candidates: set[float] = set()
     if surfaces.values:
-        values = jax.jit(jax.vmap(lambda x: jnp.stack(_surfaces(closed.jaxpr, closed.consts, x).values)))
+        values = jax.jit(jax.vmap(lambda x: jnp.concatenate(_surfaces(closed.jaxpr, closed.consts, x).values)))
 
         def differences(x: np.ndarray) -> np.ndarray:
             return np.asarray(values(jnp.asarray(x)))
@@ -122,15 +146,14 @@ def _inner(eqn: Any) -> Any:
 
 
 def _collect(name: str, inputs: list[Any], found: _Surfaces) -> None:
-    is_real = all(jnp.issubdtype(jnp.result_type(x), jnp.floating) and jnp.shape(x) == () for x in inputs)
-    if not is_real:
+    if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in inputs):
         found.is_known &= name in SMOOTH
     elif name in DIFFERENCES:
-        found.values.append(inputs[0] - inputs[1])
+        found.values.append(jnp.ravel(inputs[0] - inputs[1]))
     elif name in AT_ZERO:
-        found.values.append(inputs[0])
+        found.values.append(jnp.ravel(inputs[0]))
     elif name == "clamp":
-        found.values += [inputs[1] - inputs[0], inputs[1] - inputs[2]]
+        found.values += [jnp.ravel(inputs[1] - inputs[0]), jnp.ravel(inputs[1] - inputs[2])]
     else:
         found.is_known &= name in SMOOTH
 
