@@ -26,6 +26,7 @@ from twolayer.problem.activations import (
     as_activation,
     names,
 )
+from twolayer.problem.activations.found_kinks import rounded
 
 # Where functions are compared: near the origin at irregular distances, and further out.
 NEAR = np.sin(np.arange(1.0, 122.0)) * 6.0
@@ -132,12 +133,12 @@ def _piecewise_linear(custom: Custom, values: Callable[[np.ndarray], np.ndarray]
     kinks = np.array(custom.kinks)
     middle = np.concatenate([[kinks[0] - 1.0], 0.5 * (kinks[1:] + kinks[:-1]), [kinks[-1] + 1.0]])
     value, slope = values(middle)
-    slope = _rounded(slope)
+    slope = rounded(slope)
     changes = np.diff(slope)
     is_kink = np.abs(changes) > 1e-12
     if not np.any(is_kink):
         return None
-    offset = float(_rounded(value[:1] - slope[0] * middle[0])[0])
+    offset = float(rounded(value[:1] - slope[0] * middle[0])[0])
     at_zero = _slope_at_zero(custom) if 0.0 in custom.kinks else None
     return PiecewiseLinear(tuple(kinks[is_kink]), tuple(changes[is_kink]), float(slope[0]), offset, at_zero)
 
@@ -149,7 +150,7 @@ def _bounded(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractAct
     if abs(slopes[0]) + abs(slopes[2]) > 1e-12 or abs(amplitude) < 1e-12 or abs(centre - offset) > 1e-12:
         return
     for name, steepness in (("erf", np.sqrt(2.0 / np.pi)), ("tanh", 1.0)):
-        numbers = _rounded(np.array([amplitude, slopes[1] / (amplitude * steepness), offset]))
+        numbers = rounded(np.array([amplitude, slopes[1] / (amplitude * steepness), offset]))
         if numbers[1] > 0.0:
             yield Rescaled(name, *map(float, numbers))
 
@@ -157,7 +158,7 @@ def _bounded(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractAct
 def _silu(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
     at_one = values(np.ones(1))[0, 0]
     if 0.0 < at_one < 1.0 and at_one != 0.5:
-        yield Silu(float(_rounded(np.log([at_one / (1.0 - at_one)]))[0]))
+        yield Silu(float(rounded(np.log([at_one / (1.0 - at_one)]))[0]))
 
 
 def _polynomial(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
@@ -168,13 +169,7 @@ def _polynomial(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[Abstract
     kept = np.abs(powers) * 3.0 ** np.arange(DEGREE + 1) > 1e-10 * size
     if np.any(kept) and not np.all(kept):
         degree = int(np.flatnonzero(kept)[-1])
-        yield PolynomialActivation(tuple(float(c) for c in _rounded(np.where(kept, powers, 0.0)[: degree + 1], 1e-12)))
-
-
-def _rounded(numbers: np.ndarray, error: float = 4e-15) -> np.ndarray:
-    """Round numbers that are known up to an error to those of few digits that are meant."""
-    short = np.round(numbers, 12)
-    return np.where(np.abs(short - numbers) < error * (1.0 + np.abs(numbers)), short, numbers)
+        yield PolynomialActivation(tuple(float(c) for c in rounded(np.where(kept, powers, 0.0)[: degree + 1], 1e-12)))
 
 
 def _words(activation: AbstractActivation) -> str:

@@ -24,6 +24,7 @@ from twolayer.expectation.closed.waves import EPS, OF_VALUE, wave_of
 from twolayer.expectation.features import cached_breaks, compiled, grid
 from twolayer.expectation.moments import MOMENTS, student_weights
 from twolayer.problem import AbstractActivation, Overlaps, Problem
+from twolayer.problem.activations.found_kinks import rounded
 from twolayer.problem.ridges import Along, ridges_of
 
 # Units of the student and of the target together: the number of products grows with its fourth power.
@@ -70,7 +71,7 @@ def _bump(values: Callable[[np.ndarray], np.ndarray]) -> GaussianSum | None:
         gap, bell = x[near] - fit[2], np.exp(-0.5 * fit[1] * (x[near] - fit[2]) ** 2)
         columns = np.stack([bell, -0.5 * fit[0] * gap**2 * bell, fit[0] * fit[1] * gap * bell], axis=1)
         fit = fit + np.linalg.lstsq(columns, bare[near] - fit[0] * bell, rcond=None)[0]
-    height, alpha, centre = map(_rounded, fit)
+    height, alpha, centre = rounded(fit, 1e-14).tolist()
     logarithm = 0.5 * alpha * (x - centre) ** 2
     bell = height * np.exp(-logarithm)
     truth = np.stack([mean + bell, -alpha * (x - centre) * bell], axis=1)[:, : given.shape[1]]
@@ -83,12 +84,6 @@ def _bump(values: Callable[[np.ndarray], np.ndarray]) -> GaussianSum | None:
         mean, height * one, alpha * one, alpha * centre * one + 0j, -0.5 * alpha * centre**2 * one,
         abs(height) * one, np.sqrt(alpha) * one,
     )  # fmt: skip
-
-
-def _rounded(number: float) -> float:
-    """Round a fitted number to one of few digits that is meant."""
-    short = round(float(number), 12)
-    return short if abs(short - number) < 1e-14 * (1.0 + abs(number)) else float(number)
 
 
 @lru_cache(maxsize=64)

@@ -189,7 +189,7 @@ def _zeros(differences: Callable[[np.ndarray], np.ndarray]) -> list[float]:
         middle = 0.5 * (low + high)
         is_left = np.sign(differences(middle)[np.arange(len(place)), column]) == left
         low, high = np.where(is_left, middle, low), np.where(is_left, high, middle)
-    return sorted(zeros | set(_rounded(high).tolist()))
+    return sorted(zeros | set(rounded(high).tolist()))
 
 
 def _scanned(derivatives: Callable[[np.ndarray], np.ndarray]) -> list[float]:
@@ -209,7 +209,7 @@ def _scanned(derivatives: Callable[[np.ndarray], np.ndarray]) -> list[float]:
             left, centre, right = (derivatives(x)[order] for x in (low, middle, high))
             is_left = np.abs(centre - left) > np.abs(right - centre)
             low, high = np.where(is_left, low, middle), np.where(is_left, middle, high)
-        places |= set(_rounded(high).tolist())
+        places |= set(rounded(high).tolist())
     return sorted(places)
 
 
@@ -223,7 +223,7 @@ def _is_kink(derivatives: Callable[[np.ndarray], np.ndarray], places: np.ndarray
     return np.any(np.where(np.isfinite(near), jumps, False), axis=0)
 
 
-def _rounded(places: np.ndarray) -> np.ndarray:
-    """Round places to numbers of few digits, which bisection misses by a unit in the last place."""
-    short = np.round(places, 12)
-    return np.where(np.abs(short - places) < 4e-15 * (1.0 + np.abs(places)), short, places)
+def rounded(numbers: np.ndarray, error: float = 4e-15) -> np.ndarray:
+    """Round numbers that are known up to an error to those of few digits that are meant."""
+    short = np.round(numbers, 12)
+    return np.where(np.abs(short - numbers) < error * (1.0 + np.abs(numbers)), short, numbers)
