@@ -12,8 +12,6 @@ covariances between the two steps and the two units is elementary, so that it is
 interpolation s.
 """
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -177,22 +175,17 @@ def two_steps_and_two_relus(
     """
     s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
     rest, square, scale = (1.0 - s) * (1.0 + s), s**2, jnp.max(jnp.diagonal(C))
-    is_free = [C[i, i] > 0.0 for i in (0, 1)]
-    safe = [jnp.where(is_free[i], C[i, i], 1.0) for i in (0, 1)]
-
-    def exactly(i: int, x: int, y: int) -> Array:
-        return difference(C[x, y], safe[i], C[x, i], C[y, i]) / safe[i]
-
-    def given(i: int, x: int, y: int) -> Array:
-        return exactly(i, x, y) * (1.0 + (nudge if x == y else -nudge))
-
-    integrand = _of_both_steps(C, exactly, s)
+    own = jnp.diagonal(C)[:2]
+    safe = jnp.where(own > 0.0, own, 1.0)
+    given = difference(C[None], safe[:, None, None], C[:2, :, None], C[:2, None, :]) / safe[:, None, None]
+    nudged = given * (1.0 + nudge * (2.0 * np.eye(4) - 1.0)[None])
+    integrand = _of_both_steps(C, given, s)
     for i, other in ((0, 1), (1, 0)):
-        step = given(i, other, other)
+        V, step = nudged[i], nudged[i, other, other]
         for j, last in ((2, 3), (3, 2)):
-            jj, ll, jl = (rest * C[x, y] + square * given(i, x, y) for x, y in ((j, j), (last, last), (j, last)))
-            oj, ol = s * given(i, other, j), s * given(i, other, last)
-            usable = is_free[i] & (jj > DEGENERATE * scale)
+            jj, ll, jl = (rest * C[x, y] + square * V[x, y] for x, y in ((j, j), (last, last), (j, last)))
+            oj, ol = s * V[other, j], s * V[other, last]
+            usable = (own[i] > 0.0) & (jj > DEGENERATE * scale)
             jj = jnp.where(usable, jj, 1.0)
             of_step, of_last = difference(step, jj, oj, oj), difference(ll, jj, jl, jl)
             of_step = jnp.where(of_step > DETERMINED * step * jj, of_step, 0.0)
@@ -203,18 +196,17 @@ def two_steps_and_two_relus(
     return start + weights @ integrand
 
 
-def _of_both_steps(C: Array, given: Callable[[int, int, int], Array], s: Array) -> Array:
-    """Return the part of the integrand in which both steps are at their kinks."""
-    pull = sum(C[i, j] * given(i, 5 - j, 1 - i) for i in (0, 1) for j in (2, 3))
+def _of_both_steps(C: Float[Array, "4 4"], given: Float[Array, "2 4 4"], s: Array) -> Float[Array, " nodes"]:
+    """Return the part of the integrand in which both steps are at their kinks, from covariances given each step."""
+    i, j = np.array([0, 0, 1, 1]), np.array([2, 3, 2, 3])
+    pull = jnp.sum(C[i, j] * given[i, 5 - j, 1 - i])
     area = _area(C[0, 1], C[0, 0], C[1, 1])
     is_apart = area > 0.0
-    step = jnp.where(is_apart, given(0, 1, 1), 1.0)
-
-    def rest_of(x: int, y: int) -> Array:
-        both = difference(given(0, x, y), step, given(0, x, 1), given(0, y, 1)) / step
-        return (1.0 - s) * (1.0 + s) * C[x, y] + s**2 * both
-
-    angle = orthant(rest_of(2, 3), rest_of(2, 2), rest_of(3, 3), jnp.max(jnp.diagonal(C)))
+    step = jnp.where(is_apart, given[0, 1, 1], 1.0)
+    x, y = np.array([2, 2, 3]), np.array([3, 2, 3])
+    both = difference(given[0, x, y], step[None], given[0, x, 1], given[0, y, 1]) / step
+    S = ((1.0 - s) * (1.0 + s))[None, :] * C[x, y][:, None] + (s**2)[None, :] * both[:, None]
+    angle = orthant(S[0], S[1], S[2], jnp.max(jnp.diagonal(C)))
     return jnp.where(is_apart, s * pull / (2.0 * np.pi * jnp.where(is_apart, area, 1.0)) * angle, 0.0)
 
 
