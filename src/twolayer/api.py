@@ -41,9 +41,11 @@ from twolayer.problem import Gaussian as Gaussian
 from twolayer.problem import GivenOverlaps as GivenOverlaps
 from twolayer.problem import Hermite as Hermite
 from twolayer.problem import Labels as Labels
+from twolayer.problem import LeakyRelu as LeakyRelu
 from twolayer.problem import MultiIndex as MultiIndex
 from twolayer.problem import Overlaps as Overlaps
 from twolayer.problem import PhaseRetrieval as PhaseRetrieval
+from twolayer.problem import PiecewiseLinear as PiecewiseLinear
 from twolayer.problem import Problem as Problem
 from twolayer.problem import RandomStart as RandomStart
 from twolayer.problem import Samples as Samples

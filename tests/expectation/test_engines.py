@@ -278,6 +278,8 @@ def test_tracing_does_not_grow_with_the_width():
     ("name", "target", "student"),
     [
         ("ThresholdUnits", tl.Committee(2, "erf"), tl.Student(2, "relu")),
+        ("ThresholdUnits", tl.Committee(2, "leaky_relu"), tl.Student(2, "abs")),
+        ("ThresholdUnits", tl.Committee(2, "tanh"), tl.Student(2, tl.LeakyRelu(0.3))),
         ("Tilted", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "tanh")),
         ("Panels", tl.MultiIndex("abs(z1)", k=1), tl.Student(1, "relu")),
         ("Series", tl.Committee(2, "softplus"), tl.Student(2, "gelu")),
@@ -285,6 +287,7 @@ def test_tracing_does_not_grow_with_the_width():
         ("Ridges", tl.MultiIndex("sin(z1) + z1*z2"), tl.Student(2, "gelu")),
         ("Slices", tl.MultiIndex("he2(z1) + z1*z2"), tl.Student(2, "relu")),
         ("Waves", tl.MultiIndex("sin(2*z1) + cos(z2)"), tl.Student(2, jnp.sin)),
+        ("Bumps", tl.MultiIndex("sin(2*z1) + exp(-z2**2)"), tl.Student(2, lambda x: jnp.exp(-((x - 0.5) ** 2)))),
     ],
 )
 def test_derivatives_are_those_of_the_values(name, target, student):

@@ -7,11 +7,11 @@ import pytest
 
 import twolayer as tl
 from twolayer.expectation.base import by_coarser
-from twolayer.expectation.smoothing import ReluSmoothing, smoothings
+from twolayer.expectation.smoothing import smoothings
 from twolayer.problem.activations import as_activation
 
 KINKED = tl.Custom(lambda x: jnp.abs(x - 0.3) + 0.5 * jax.nn.relu(x + 1.0), kinks=(-1.0, 0.3))
-ACTIVATIONS = ["erf", "relu", "tanh", "sigmoid", "square", "he7", "softplus", KINKED]
+ACTIVATIONS = ["erf", "relu", "tanh", "sigmoid", "square", "he7", "softplus", "leaky_relu", "abs", KINKED]
 U, S = (x.ravel() for x in np.meshgrid([-2.1, -0.4, 0.0, 0.9, 3.0], [0.0, 1e-9, 0.05, 0.7, 1.6], indexing="ij"))
 
 
@@ -62,7 +62,7 @@ def test_a_deviation_stretches_over_points():
 
 def test_relu_without_noise_is_the_rectifier():
     u = jnp.asarray([-2.0, -1e-300, 0.0, 1e-300, 1e10])
-    smooth = ReluSmoothing()
+    smooth = smoothings(as_activation("relu"), 1e-6)[0]
     np.testing.assert_array_equal(smooth.value(u, jnp.zeros(5)), np.maximum(u, 0.0))
     np.testing.assert_array_equal(smooth.slopes(u, jnp.zeros(5)).along, [0.0, 0.0, 0.0, 1.0, 1.0])
     np.testing.assert_array_equal(smooth.slopes(u, jnp.zeros(5)).spread, np.zeros(5))

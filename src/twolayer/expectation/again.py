@@ -18,8 +18,10 @@ from twolayer.expectation.auto import Auto, Chosen
 from twolayer.expectation.closed.thresholds import thresholds
 from twolayer.expectation.moments import FORCES, MOMENTS, Moments, fields_from_normals
 from twolayer.expectation.qmc import LOG2_POINTS, MAX_FIELDS, REACH, SCRAMBLINGS, by_scatter, turned_normals
+from twolayer.expectation.recognition import recognised
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem
+from twolayer.problem.activations import AbstractPiecewiseLinear
 from twolayer.specification.fields import as_data
 from twolayer.training import SGD, LookAhead, Repeated
 
@@ -31,11 +33,13 @@ TAIL = 5e-3
 
 def again_refusal(problem: Problem) -> str:
     """Why the averages over a sample that is used again cannot be computed; empty if they can."""
-    activation, coefficients = problem.student.activation, problem.student.activation.coefficients
-    if thresholds(activation) is None and (coefficients is None or len(coefficients) > 2):
+    activation = recognised(problem.student.activation)
+    coefficients = activation.coefficients
+    is_bounded = thresholds(activation) is not None or isinstance(activation, AbstractPiecewiseLinear)
+    if not is_bounded and (coefficients is None or len(coefficients) > 2):
         return (
             f"averages over samples that are used again need an activation whose slope is bounded (erf, tanh, sigmoid, "
-            f"relu, linear), but the student is {activation}; `OverlapSGD` covers it."
+            f"relu and other piecewise linear ones), but the student is {activation}; `OverlapSGD` covers it."
         )
     fields = problem.p + problem.k + 1
     if fields > MAX_FIELDS:

@@ -13,6 +13,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory import check_size
 from twolayer.expectation.base import AbstractEngine
+from twolayer.expectation.closed.bumps import Bumps
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
@@ -21,6 +22,7 @@ from twolayer.expectation.moments import FORCES, MOMENTS, Moments, opposed_weigh
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
+from twolayer.expectation.recognition import with_known_units
 from twolayer.expectation.ridges import Ridges
 from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
@@ -37,6 +39,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "PolynomialTables": PolynomialTables,
     "Tilted": Tilted,
     "Waves": Waves,
+    "Bumps": Bumps,
     "Panels": Panels,
     "Series": MehlerSeries,
     "Ridges": Ridges,
@@ -78,6 +81,7 @@ class Chosen(eqx.Module):
 
         The correlation loss has the forces of a student whose output is zero.
         """
+        problem = with_known_units(problem)
         values: dict[str, Array] = {}
         silent = Overlaps(overlaps.Q, overlaps.M, overlaps.P, opposed_weights(problem, overlaps.a))
         for engine, names in zip(self.engines, self.serves, strict=True):
@@ -172,6 +176,7 @@ class Auto(eqx.Module):
             raise NotApplicable(
                 "No engine computes moments of this problem: the target's square has no finite average."
             )
+        problem = with_known_units(problem)
         allowed = {name: cls for name, cls in ENGINES.items() if self.engines is None or name in self.engines}
         assigned: dict[str, str] = {}
         refusals: list[Refusal] = []
@@ -196,6 +201,7 @@ class Auto(eqx.Module):
 
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
         """Build the engines for the wanted moments of a problem."""
+        problem = with_known_units(problem)
         assigned, refusals = self.assign(problem, wanted)
         for moment, name in assigned.items():
             need = partial(ENGINES[name].room, problem, moment, self.rtol)

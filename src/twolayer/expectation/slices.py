@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.closed.thresholds import thresholds
 from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.features import target_breaks
 from twolayer.expectation.moments import (
@@ -42,7 +43,6 @@ from twolayer.expectation.rules import (
 )
 from twolayer.expectation.tilted import kinks_along, suits_kinked_target, suits_smooth_target
 from twolayer.problem import AbstractActivation, Overlaps, Problem
-from twolayer.problem.activations import Relu
 from twolayer.specification.fields import count, static
 
 # Nodes on each panel between kinks.
@@ -288,7 +288,8 @@ def _activations(problem: Problem) -> list[AbstractActivation]:
 
 def _is_plain(activation: AbstractActivation) -> bool:
     """Whether a function is scale invariant, so that the length of its field does not matter."""
-    return activation.coefficients is not None or isinstance(activation, Relu)
+    one_kink = thresholds(activation)
+    return activation.coefficients is not None or (one_kink is not None and one_kink.is_relu)
 
 
 def _join(blocks: list[list[Array]]) -> Float[Array, "n n 3"]:

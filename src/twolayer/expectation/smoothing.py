@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.special import erf
 from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
+from twolayer.expectation.recognition import recognised
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, gauss_hermite, legendre_rule, line_rule
 from twolayer.problem import AbstractActivation
 
@@ -119,20 +120,26 @@ class AbstractClosedSmoothing(AbstractSmoothing):
 
 
 class ReluSmoothing(AbstractClosedSmoothing):
-    r"""Smoothing of the rectifier, :math:`\bar\sigma = u\,\Phi(u/s) + s\,\varphi(u/s)`; the rectifier at s = 0."""
+    r"""Smoothing of the rectifier, :math:`\bar\sigma = u\,\Phi(u/s) + s\,\varphi(u/s)`; the rectifier at s = 0.
 
+    ``units`` may add a linear part to it.
+    """
+
+    units: Thresholds
     floor: float = eqx.field(static=True, default=ROUNDING)
 
     def value(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Float[Array, "*n"]:
         along, spread = self.slopes(u, s)
-        return u * along + s * spread
+        return self.units.offset + u * along + s * spread
 
     def slopes(self, u: Float[Array, "*n"], s: Float[Array, "..."]) -> Slopes:
-        is_free = s != 0.0
+        units, is_free = self.units, s != 0.0
         # The distribution function is constant beyond FAR deviations, and at tiny s the ratio would overflow.
         x = jnp.where(is_free, jnp.clip(u / jnp.where(is_free, jnp.abs(s), 1.0), -FAR, FAR), jnp.sign(u) * FAR)
-        along = jnp.where(is_free | (u != 0.0), 0.5 * jax.lax.erfc(-x * np.sqrt(0.5)), 0.0)
-        return Slopes(along, jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
+        weight = units.weights[0]
+        along = units.linear + weight * 0.5 * jax.lax.erfc(-x * np.sqrt(0.5))
+        along = jnp.where(is_free | (u != 0.0), along, units.slope_at_zero)
+        return Slopes(along, weight * jnp.sign(s) * jnp.exp(-0.5 * x * x) / np.sqrt(2.0 * np.pi))
 
 
 class PolynomialSmoothing(AbstractClosedSmoothing):
@@ -213,6 +220,7 @@ class QuadratureSmoothing(AbstractSmoothing):
 
 def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmoothing, ...]:
     """Return the smoothed activation, and if it is not a closed form two coarser versions of the same shape."""
+    activation = recognised(activation)
     if activation.coefficients is not None:
         hermite = np.polynomial.hermite_e.poly2herme(activation.coefficients)
         return (PolynomialSmoothing(tuple(float(h) for h in hermite)),)
@@ -220,7 +228,7 @@ def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmo
     if units is None:
         return _by_quadrature(activation)
     if units.is_relu:
-        return (ReluSmoothing(),)
+        return (ReluSmoothing(units),)
     if units.is_exact:
         return (SignSmoothing(units, ROUNDING),)
     terms = terms_for(rtol)

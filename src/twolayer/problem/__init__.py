@@ -2,6 +2,8 @@
 
 from twolayer.problem.activations import AbstractActivation as AbstractActivation
 from twolayer.problem.activations import Custom as Custom
+from twolayer.problem.activations import LeakyRelu as LeakyRelu
+from twolayer.problem.activations import PiecewiseLinear as PiecewiseLinear
 from twolayer.problem.expression import Expression as Expression
 from twolayer.problem.inputs import AbstractInputs as AbstractInputs
 from twolayer.problem.inputs import Gaussian as Gaussian

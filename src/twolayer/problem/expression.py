@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.multivariate import Polynomial, TooLarge, compose, constant, unknown
 from twolayer.core.precision import double
-from twolayer.problem.activations import AbstractActivation, as_activation
+from twolayer.problem.activations import AbstractActivation, AbstractPiecewiseLinear, Silu, as_activation
 from twolayer.problem.activations import names as activation_names
 from twolayer.specification.registry import register
 
@@ -342,6 +342,12 @@ def symbolic_activation(activation: AbstractActivation, x: "sp.Expr") -> "sp.Exp
     if activation.coefficients is not None:
         numbers = [sp.Rational(repr(c)) for c in activation.coefficients]
         return sum((c * x**n for n, c in enumerate(numbers)), start=sp.Integer(0))
+    if isinstance(activation, AbstractPiecewiseLinear):
+        numbers = [sp.Rational(repr(float(c))) for c in (activation.offset, activation.slope)]
+        pairs = [(sp.Rational(repr(float(t))), sp.Rational(repr(float(s)))) for t, s in activation.hinges]
+        return sum((s * sp.Max(x - t, 0) for t, s in pairs), start=numbers[0] + numbers[1] * x)
+    if isinstance(activation, Silu):
+        return x / (1 + sp.exp(-sp.Rational(repr(activation.slope)) * x))
     formulas: dict[str, Callable[[Any], Any]] = {
         "Erf": lambda x: sp.erf(x / sp.sqrt(2)),
         "Relu": lambda x: sp.Max(x, 0),

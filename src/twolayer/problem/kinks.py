@@ -10,6 +10,7 @@ import numpy as np
 from twolayer.core.multivariate import TooLarge
 from twolayer.core.precision import double
 from twolayer.problem import expression as formulas
+from twolayer.problem.activations.found_kinks import rounded
 
 # Values beyond this many standard deviations do not contribute to averages.
 REACH = 40.0
@@ -121,10 +122,4 @@ def _zeros(function: Callable[[np.ndarray], np.ndarray]) -> list[float]:
         first, last = np.where(is_lower, first, inner), np.where(is_lower, outer, last)
     bottom = 0.5 * (first + last)
     touched = bottom[np.abs(function(bottom)) < 1e-10]
-    return [float(place) for place in np.unique(np.concatenate([exact, _rounded(high), touched]))]
-
-
-def _rounded(places: np.ndarray) -> np.ndarray:
-    """Round places to numbers of few digits, which bisection misses by a unit in the last place."""
-    short = np.round(places, 12)
-    return np.where(np.abs(short - places) < 1e-14 * (1.0 + np.abs(places)), short, places)
+    return [float(place) for place in np.unique(np.concatenate([exact, rounded(high, 1e-14), touched]))]

@@ -16,6 +16,7 @@ from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import choose, estimate
 from twolayer.expectation.moments import FORCES
+from twolayer.expectation.recognition import notes_on
 from twolayer.problem import Gaussian, Problem
 from twolayer.specification.fields import instance
 from twolayer.specification.registry import registered
@@ -52,7 +53,7 @@ class MomentRow(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What applies to a problem and training, how exactly, and why not.
+    """What applies to a problem and training, how exactly, and why not; ``notes`` say what a user's functions are.
 
     It shows itself as tables, on a terminal and in a notebook; take its rows, or `to_dataset`, for anything else.
     """
@@ -63,9 +64,10 @@ class Explanation(NamedTuple):
     problem: Problem
     training: Training
     ask: Ask = Ask()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [self.clock, "", *table(*self._descriptions), "", self._times]
+        lines = [self.clock, *self.notes, "", *table(*self._descriptions), "", self._times]
         lines += ["", *table(*self._moments)] if self.moments else []
         lines += ["", *(f"Caution: {sentence}" for sentence in self.cautions)] if self.cautions else []
         return "\n".join(lines)
@@ -74,7 +76,8 @@ class Explanation(NamedTuple):
         return str(self)
 
     def _repr_html_(self) -> str:
-        parts = [f"<p>{html.escape(self.clock)}</p>".replace("\n", "<br>"), html_grid(*self._descriptions)]
+        head = "\n".join([self.clock, *self.notes])
+        parts = [f"<p>{html.escape(head)}</p>".replace("\n", "<br>"), html_grid(*self._descriptions)]
         parts += [f"<p>{html.escape(self._times)}</p>"]
         parts += [html_grid(*self._moments)] if self.moments else []
         parts += [f"<p><b>Caution:</b> {html.escape(sentence)}</p>" for sentence in self.cautions]
@@ -111,6 +114,7 @@ class Explanation(NamedTuple):
         """The same as plain data."""
         return {
             "clock": self.clock,
+            "notes": list(self.notes),
             "descriptions": [row._asdict() for row in self.descriptions],
             "cautions": list(self.cautions),
             "moments": [row._asdict() | {"refused": dict(row.refused)} for row in self.moments],
@@ -214,7 +218,8 @@ def explain(
         time = seconds(member, problem, training, asked, averages) if applies.ok else None
         row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, time)
         rows.append(_with_errors(row, member, warned_of))
-    return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked)
+    notes = notes_on(problem) if isinstance(problem.inputs, Gaussian) else ()
+    return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked, notes)
 
 
 def _moments(problem: Problem, training: Training) -> tuple[tuple[MomentRow, ...], Averages]:

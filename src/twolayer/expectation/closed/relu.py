@@ -19,8 +19,10 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation.rules import QuadratureRule
 
-# A conditional variance below this fraction of the field's variance is rounding: the field is then determined.
-DEGENERATE = 1e-13
+# A conditional variance below this fraction of the largest variance is rounding: the field is then determined.
+DEGENERATE = 1e-15
+# The same for a variance given two fields, as a fraction of that given one of them.
+DETERMINED = 1e-13
 # Fields whose squared correlation is this close to one coincide numerically.
 COINCIDENT = 1e-15
 
@@ -28,6 +30,21 @@ COINCIDENT = 1e-15
 def safe_root(x: Array) -> Array:
     """Return a square root that is zero, with zero derivative, where rounding makes its argument negative or zero."""
     return jnp.where(x > 0.0, jnp.sqrt(jnp.where(x > 0.0, x, 1.0)), 0.0)
+
+
+def _product_error(a: Array, b: Array) -> Array:
+    """Return what rounding removes from a product, by splitting the factors into halves :cite:p:`dekker1971`."""
+    high = [134217729.0 * x - (134217729.0 * x - x) for x in (a, b)]
+    low = [a - high[0], b - high[1]]
+    return ((high[0] * high[1] - a * b) + high[0] * low[1] + low[0] * high[1]) + low[0] * low[1]
+
+
+def difference(a: Array, b: Array, c: Array, d: Array) -> Array:
+    """Return a b - c d with the error of one rounding only.
+
+    Covariances given a field are such differences, all digits of which are lost where two fields nearly coincide.
+    """
+    return (a * b - c * d) + jax.lax.stop_gradient(_product_error(a, b) - _product_error(c, d))
 
 
 def arcsine(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> Array:
@@ -38,14 +55,11 @@ def arcsine(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> A
     """
     usable = jnp.logical_and(c11 > DEGENERATE * scale, c22 > DEGENERATE * scale)
     usable = jnp.logical_and(usable, jnp.logical_and(c11 > 0.0, c22 > 0.0))
-    a, b = jnp.where(usable, c11, 1.0), jnp.where(usable, c22, 1.0)
-    rho = jnp.where(usable, c12, 0.0) / jnp.sqrt(a * b)
-    # The square root of (1 - rho)(1 + rho) has an infinite derivative at full correlation, which is avoided.
-    cosine_squared = (1.0 - rho) * (1.0 + rho)
-    inside = cosine_squared > COINCIDENT
-    return jnp.where(
-        inside, jnp.arctan2(rho, jnp.sqrt(jnp.where(inside, cosine_squared, 1.0))), jnp.sign(rho) * np.pi / 2
-    )
+    a, b, c = jnp.where(usable, c11, 1.0), jnp.where(usable, c22, 1.0), jnp.where(usable, c12, 0.0)
+    determinant = difference(a, b, c, c)
+    # Its square root has an infinite derivative at full correlation, which is avoided.
+    inside = determinant > COINCIDENT * a * b
+    return jnp.where(inside, jnp.arctan2(c, jnp.sqrt(jnp.where(inside, determinant, 1.0))), jnp.sign(c) * np.pi / 2)
 
 
 def orthant(c12: Array, c11: Array, c22: Array, scale: Array | float = 0.0) -> Array:
@@ -65,7 +79,7 @@ def two_units(c12: Array, c11: Array, c22: Array) -> Array:
 
 
 def _area(c12: Array, c11: Array, c22: Array) -> Array:
-    determinant = c11 * c22 - c12**2
+    determinant = difference(c11, c22, c12, c12)
     return safe_root(jnp.where(determinant > COINCIDENT * c11 * c22, determinant, 0.0))
 
 
@@ -84,14 +98,17 @@ class Three(dict[str, Array]):
     def __missing__(self, pair: str) -> Array:
         return self[pair[::-1]]
 
+    def _rest(self, pair: str, one: str, other: str, variance: Array) -> Array:
+        return difference(self[pair], variance, self[one], self[other]) / variance
+
     def given(self, i: str, scale: Array) -> tuple[Array, Array, str, str, Array, Array, Array]:
         """Condition on one field being zero; return whether it is free, its variance, the other fields' covariances."""
         first, second = (letter for letter in "abc" if letter != i)
         is_free = self[i + i] > DEGENERATE * scale
         variance = jnp.where(is_free, self[i + i], 1.0)
-        c11 = self[first + first] - self[first + i] ** 2 / variance
-        c22 = self[second + second] - self[second + i] ** 2 / variance
-        c12 = self[first + second] - self[first + i] * self[second + i] / variance
+        c11, c22 = (self._rest(x + x, x + i, x + i, variance) for x in (first, second))
+        c11, c22 = (jnp.where(rest > DETERMINED * self[x + x], rest, 0.0) for x, rest in ((first, c11), (second, c22)))
+        c12 = self._rest(first + second, first + i, second + i, variance)
         return is_free, variance, first, second, c11, c22, c12
 
 
@@ -135,14 +152,66 @@ def _step_and_sign(c12: Array, c11: Array, c22: Array, scale: Array) -> Array:
 
 
 def interpolation_rule(order: int) -> QuadratureRule:
-    """Return the Gauss-Legendre rule in phi on [0, pi/2] with s = sin(phi): nodes s and weights of ds."""
+    """Return a rule for s on [0, 1]: Gauss-Legendre in t, with s = cos(pi t^3 / 2).
+
+    The integrand depends on the root of 1 - s^2 times a correlation, which is smooth in the angle, except for two
+    fields that nearly coincide: it then varies within a short distance of s = 1, where the cube puts more nodes.
+    """
     x, w = np.polynomial.legendre.leggauss(order)
-    phi = np.pi / 4 * (x + 1.0)
-    return QuadratureRule(np.sin(phi), np.pi / 4 * w * np.cos(phi))
+    t = 0.5 * (x + 1.0)
+    angle = np.pi / 2 * t**3
+    return QuadratureRule(np.cos(angle), 0.75 * w * np.pi * t**2 * np.sin(angle))
+
+
+def two_steps_and_two_relus(
+    C: Float[Array, "4 4"], rule: QuadratureRule, nudge: Array | float = 0.0
+) -> Float[Array, ""]:
+    r"""Return :math:`I_4` of `two_steps_and_two_units` for two relus, with every angle computed once.
+
+    Each term of the integrand sets two fields to zero and takes the orthant probability of the two others given these.
+    The pairs of a step i and a relu j come from both relus, with the covariances V given the step,
+
+    .. math:: \frac{C_{ij} V_{jl} + C_{il} V_{jj}}{2\pi\sqrt{C_{ii} V_{jj}}}\,\Theta_2(i', l \mid i, j)
+    """
+    s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
+    rest, square, scale = (1.0 - s) * (1.0 + s), s**2, jnp.max(jnp.diagonal(C))
+    own = jnp.diagonal(C)[:2]
+    safe = jnp.where(own > 0.0, own, 1.0)
+    given = difference(C[None], safe[:, None, None], C[:2, :, None], C[:2, None, :]) / safe[:, None, None]
+    nudged = given * (1.0 + nudge * (2.0 * np.eye(4) - 1.0)[None])
+    integrand = _of_both_steps(C, given, s)
+    for i, other in ((0, 1), (1, 0)):
+        V, step = nudged[i], nudged[i, other, other]
+        for j, last in ((2, 3), (3, 2)):
+            jj, ll, jl = (rest * C[x, y] + square * V[x, y] for x, y in ((j, j), (last, last), (j, last)))
+            oj, ol = s * V[other, j], s * V[other, last]
+            usable = (own[i] > 0.0) & (jj > DEGENERATE * scale)
+            jj = jnp.where(usable, jj, 1.0)
+            of_step, of_last = difference(step, jj, oj, oj), difference(ll, jj, jl, jl)
+            of_step = jnp.where(of_step > DETERMINED * step * jj, of_step, 0.0)
+            of_last = jnp.where(of_last > DETERMINED * ll * jj, of_last, 0.0)
+            pull = (C[i, j] * jl + C[i, last] * jj) / (2.0 * np.pi * jnp.sqrt(safe[i] * jj))
+            integrand += jnp.where(usable, pull * orthant(difference(ol, jj, oj, jl), of_step, of_last), 0.0)
+    start = orthant(C[0, 1], C[0, 0], C[1, 1]) * two_units(C[2, 3], C[2, 2], C[3, 3])
+    return start + weights @ integrand
+
+
+def _of_both_steps(C: Float[Array, "4 4"], given: Float[Array, "2 4 4"], s: Array) -> Float[Array, " nodes"]:
+    """Return the part of the integrand in which both steps are at their kinks, from covariances given each step."""
+    i, j = np.array([0, 0, 1, 1]), np.array([2, 3, 2, 3])
+    pull = jnp.sum(C[i, j] * given[i, 5 - j, 1 - i])
+    area = _area(C[0, 1], C[0, 0], C[1, 1])
+    is_apart = area > 0.0
+    step = jnp.where(is_apart, given[0, 1, 1], 1.0)
+    x, y = np.array([2, 2, 3]), np.array([3, 2, 3])
+    both = difference(given[0, x, y], step[None], given[0, x, 1], given[0, y, 1]) / step
+    S = ((1.0 - s) * (1.0 + s))[None, :] * C[x, y][:, None] + (s**2)[None, :] * both[:, None]
+    angle = orthant(S[0], S[1], S[2], jnp.max(jnp.diagonal(C)))
+    return jnp.where(is_apart, s * pull / (2.0 * np.pi * jnp.where(is_apart, area, 1.0)) * angle, 0.0)
 
 
 def two_steps_and_two_units(
-    C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: QuadratureRule
+    C: Float[Array, "4 4"], are_relu: tuple[bool, bool], rule: QuadratureRule, nudge: Array | float = 0.0
 ) -> Float[Array, ""]:
     r"""Return :math:`I_4 = E[\theta(x_1)\theta(x_2)\,g_3(x_3)\,g_4(x_4)]`, where each g is a relu or a sign.
 
@@ -152,21 +221,28 @@ def two_steps_and_two_units(
               \frac{C_{ij}}{\sqrt{2\pi C_{ii}}}\,E\big[\theta(x_{i'})\,g_j'(x_j)\,g_{j'}(x_{j'})\,\big|\,x_i = 0\big]
 
     The derivative of a relu is a step; that of a sign is twice a delta function, which conditions on its field too.
+    The conditional covariances are changed by the relative ``nudge``, from which the effect of their rounding follows.
     """
+    if all(are_relu):
+        return two_steps_and_two_relus(C, rule, nudge)
     s, weights = jnp.asarray(rule.points), jnp.asarray(rule.weights)
-    scale = jnp.max(jnp.diagonal(C))
+    rest, scale = (1.0 - s) * (1.0 + s), jnp.max(jnp.diagonal(C))
     integrand = jnp.zeros_like(s)
     for i, other in ((0, 1), (1, 0)):
         is_free = C[i, i] > 0.0
         safe = jnp.where(is_free, C[i, i], 1.0)
         for j, last in ((2, 3), (3, 2)):
+
+            def given(x: int, y: int, i: int = i, safe: Array = safe) -> Array:
+                return difference(C[x, y], safe, C[x, i], C[y, i]) / safe * (1.0 + (nudge if x == y else -nudge))
+
             V = Three(
-                aa=jnp.broadcast_to(C[other, other] - C[other, i] ** 2 / safe, s.shape),
-                bb=C[j, j] - s**2 * C[j, i] ** 2 / safe,
-                cc=C[last, last] - s**2 * C[last, i] ** 2 / safe,
-                ab=s * (C[other, j] - C[other, i] * C[j, i] / safe),
-                ac=s * (C[other, last] - C[other, i] * C[last, i] / safe),
-                bc=C[j, last] - s**2 * C[j, i] * C[last, i] / safe,
+                aa=jnp.broadcast_to(given(other, other), s.shape),
+                bb=rest * C[j, j] + s**2 * given(j, j),
+                cc=rest * C[last, last] + s**2 * given(last, last),
+                ab=s * given(other, j),
+                ac=s * given(other, last),
+                bc=rest * C[j, last] + s**2 * given(j, last),
             )
             inner = _inner(V, are_relu[j - 2], are_relu[last - 2], scale)
             integrand = integrand + jnp.where(is_free, C[i, j] / jnp.sqrt(2.0 * np.pi * safe) * inner, 0.0)
@@ -183,8 +259,6 @@ def _inner(V: Three, is_relu_b: bool, is_relu_c: bool, scale: Array) -> Array:
 
 
 def _two_of(c12: Array, c11: Array, c22: Array, are_relu: tuple[bool, bool]) -> Array:
-    if all(are_relu):
-        return two_units(c12, c11, c22)
     if not any(are_relu):
         return 2.0 / np.pi * arcsine(c12, c11, c22)
     return c12 / jnp.sqrt(2.0 * np.pi * (c22 if are_relu[0] else c11))

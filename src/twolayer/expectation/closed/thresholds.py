@@ -1,5 +1,7 @@
 r"""Activations as noisy thresholds, on which the closed forms of erf, tanh, sigmoid and relu are based.
 
+Leaky relu and abs are relus with a linear part.
+
 A sign averaged over Gaussian noise, :math:`E_\xi[\mathrm{sign}(x + \tau\xi)] = \mathrm{erf}(x / \sqrt2 \tau)`, is an
 error function. Averages of products of such units are averages of signs whose fields have the variance
 :math:`\tau^2` added, independently for each factor.
@@ -9,6 +11,7 @@ error functions. A few terms suffice (:cite:t:`monahan1992`): each further one r
 about seven.
 """
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.precision import double
 from twolayer.problem import AbstractActivation
-from twolayer.problem.activations import Erf, Relu, Sigmoid, Tanh
+from twolayer.problem.activations import AbstractPiecewiseLinear, Erf, Relu, Rescaled, Sigmoid, Tanh
 
 # tanh(x) = sum_i w_i erf(x / (sqrt(2) tau_i)): scales tau_i and weights w_i for each number of terms, fitted to the
 # function and its slope in the sup norm. `SUP_ERROR` is the remaining error, which the tests measure.
@@ -108,20 +112,24 @@ def terms_for(rtol: float) -> int:
 
 
 class Thresholds(eqx.Module):
-    r"""An activation as :math:`\sigma(x) = \alpha + \sum_i w_i E_\xi[\beta(x + \tau_i \xi)]`.
+    r"""An activation as :math:`\sigma(x) = \alpha + b x + \sum_i w_i E_\xi[\beta(x + \tau_i \xi)]`.
 
-    The base :math:`\beta` is the sign, or the relu when ``is_relu``.
+    The base :math:`\beta` is the sign, or the relu when ``is_relu``. ``linear`` is b; ``slope_at_zero`` is the
+    derivative of a relu with linear part at its kink, which only matters for a row of zero weights.
     """
 
     weights: Any
     noise: Any  # the variances tau_i^2
     offset: float = eqx.field(static=True)
     is_relu: bool = eqx.field(static=True)
+    linear: float = eqx.field(static=True, default=0.0)
+    slope_at_zero: float = eqx.field(static=True, default=0.0)
+    gain: float = eqx.field(static=True, default=1.0)  # by which the errors of a mixture are larger than those of tanh
 
     @property
     def sup_error(self) -> float:
         """The largest difference between the mixture and the activation; zero for a single threshold."""
-        return SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
+        return self.gain * SUP_ERROR.get(int(np.count_nonzero(self.weights)), 0.0)
 
     @property
     def is_exact(self) -> bool:
@@ -132,7 +140,7 @@ class Thresholds(eqx.Module):
         """Return the mixture padded by terms of zero weight, so that mixtures of all sizes compile to one program."""
         more = size - len(self.weights)
         weights, noise = np.append(self.weights, np.zeros(more)), np.append(self.noise, np.ones(more))
-        return Thresholds(weights, noise, self.offset, self.is_relu)
+        return dataclasses.replace(self, weights=weights, noise=noise)
 
 
 def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds | None:
@@ -141,12 +149,37 @@ def thresholds(activation: AbstractActivation, terms: int = MOST) -> Thresholds 
         return Thresholds(np.ones(1), np.ones(1), 0.0, is_relu=False)
     if isinstance(activation, Relu):
         return Thresholds(np.ones(1), np.zeros(1), 0.0, is_relu=True)
+    if isinstance(activation, AbstractPiecewiseLinear):
+        return _one_kink(activation)
+    if isinstance(activation, Rescaled):
+        return _rescaled(activation, terms)
     scales, weights = (np.array(column) for column in TANH[terms])
     if isinstance(activation, Tanh):
         return Thresholds(weights, scales**2, 0.0, is_relu=False)
     if isinstance(activation, Sigmoid):
         return Thresholds(0.5 * weights, 4.0 * scales**2, 0.5, is_relu=False)
     return None
+
+
+def _rescaled(activation: Rescaled, terms: int) -> Thresholds | None:
+    """Return a rescaled activation whose base is a sum of noisy signs."""
+    base, amplitude, rate = thresholds(activation.base, terms), activation.amplitude, activation.rate
+    if base is None or base.is_relu:
+        return None
+    # Moments contain up to two values and two slopes, which are larger by these factors.
+    gain = (max(1.0, abs(amplitude)) * max(1.0, abs(amplitude) * rate)) ** 2
+    offset = amplitude * base.offset + activation.offset
+    return Thresholds(amplitude * base.weights, base.noise / rate**2, offset, False, gain=gain * base.gain)
+
+
+def _one_kink(activation: AbstractPiecewiseLinear) -> Thresholds | None:
+    """Return a piecewise linear activation as a relu with a linear part, if its only kink is at zero."""
+    if activation.kinks != (0.0,):
+        return None
+    change = np.asarray(activation.changes, float)
+    with double():
+        at_zero = float(activation.derivative(jnp.zeros(())))
+    return Thresholds(change, np.zeros(1), activation.offset, True, activation.slope, at_zero)
 
 
 def mixture(activation: AbstractActivation, terms: int, size: int) -> Thresholds:
@@ -174,6 +207,13 @@ class UnitList(NamedTuple):
     noise: Array
     is_relu: np.ndarray
     offsets: np.ndarray  # one for each unit
+    linear: np.ndarray  # slopes of the linear parts, one for each unit
+    slopes_at_zero: np.ndarray  # one for each unit
+
+    @property
+    def has_linear(self) -> bool:
+        """Whether some unit has a linear part, or a slope at its kink."""
+        return bool(np.any(self.linear) or np.any(self.slopes_at_zero))
 
     @property
     def one_hot(self) -> Float[Array, "rows units"]:
@@ -191,4 +231,6 @@ def unit_list(units: list[Thresholds]) -> UnitList:
         noise=jnp.concatenate([jnp.asarray(unit.noise) for unit in units]),
         is_relu=np.repeat([unit.is_relu for unit in units], sizes),
         offsets=np.array([unit.offset for unit in units]),
+        linear=np.array([unit.linear for unit in units]),
+        slopes_at_zero=np.array([unit.slope_at_zero for unit in units]),
     )

@@ -15,10 +15,12 @@ from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.linalg import pair_positions
 from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.closed.linear import mean_square_of_linear, pairs_of_linear, quartic_of_linear
 from twolayer.expectation.closed.relu import (
     COINCIDENT,
     Three,
     arcsine,
+    difference,
     interpolation_rule,
     orthant,
     safe_root,
@@ -40,16 +42,17 @@ from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import QuadratureRule
 from twolayer.problem import Overlaps, Problem
 
-# Nodes of the one-dimensional integral for two steps and two units; twelve already give ten digits.
-NODES = 28
+# Nodes of the one-dimensional integral for two steps and two units; sixteen give twelve digits where no two fields
+# nearly coincide, and nine of them near recovery. Below the tolerance there are more.
+NODES, MORE, FINE = 16, 28, 1e-8
 # The angle between two relus that nearly coincide is of the order of the square root of rounding. Coarser versions are
 # computed at covariances changed by rounding, away from coincidence, so that the error includes it.
-NUDGE = 1e-15
+NUDGE = 2e-15
 
 
 def noisy_determinant(C12: Array, C11: Array, C22: Array, t1: Array, t2: Array) -> Array:
     r"""Return :math:`(C_{11} + \tau_1^2)(C_{22} + \tau_2^2) - C_{12}^2` without cancellation."""
-    determinant = C11 * C22 - C12**2
+    determinant = difference(C11, C22, C12, C12)
     # For a field with itself the difference is pure rounding, whose square root would be much larger.
     determinant = jnp.where(determinant > COINCIDENT * C11 * C22, determinant, 0.0)
     return determinant + t1 * C22 + t2 * C11 + t1 * t2
@@ -113,7 +116,8 @@ def mean_square(
     weights = c[units.fields] * units.weights
     offset = c @ units.offsets
     mean = weights @ means(jnp.diagonal(S)[units.fields], units)
-    return weighted_square(S, units, weights, once) + 2.0 * offset * mean + offset**2
+    total = weighted_square(S, units, weights, once) + 2.0 * offset * mean + offset**2
+    return total + mean_square_of_linear(S, units, c) if units.has_linear else total
 
 
 def integrals(
@@ -122,6 +126,7 @@ def integrals(
     units: UnitList,
     c: Float[Array, " units"],
     line: QuadratureRule | None,
+    nudge: Array | float = 0.0,
 ) -> UnitIntegrals:
     r"""Return all integrals over the slopes of the student's units and the values of the given units.
 
@@ -134,7 +139,7 @@ def integrals(
     and the four-field average is J_2 times the two-field average at the covariance conditioned on the slopes,
     :math:`S = C - C_{\cdot,12} K^{-1} C_{12,\cdot}` with :math:`K = C_{\{12\}} + \mathrm{diag}(\tau^2)`.
     They are valid for any covariance, including singular ones. Steps need an integral along ``line``; if it is None,
-    the four-field average is omitted.
+    the four-field average is omitted. ``nudge`` changes the covariances given a field, as rounding does.
     """
     C = omega[units.fields][:, units.fields]
     hot = units.one_hot
@@ -144,9 +149,16 @@ def integrals(
     I2 = I2 + offsets[:, None] * averages[None, :] + averages[:, None] * offsets[None, :]
     of_steps = bool(slopes.is_relu[0])
     J2, I3 = (_step_pairs if of_steps else _bell_pairs)(omega, slopes, units)
-    if line is None:
-        return UnitIntegrals(I2, J2, I3, None)
-    quartic = _step_quartic(omega, slopes, units, c, line) if of_steps else _bell_quartic(omega, slopes, units, c)
+    quartic = None
+    if line is not None:
+        quartic = (
+            _step_quartic(omega, slopes, units, c, line, nudge) if of_steps else _bell_quartic(omega, slopes, units, c)
+        )
+    if units.has_linear:
+        more = pairs_of_linear(omega, slopes, units)
+        I2, J2, I3 = I2 + more[0], J2 + more[1], I3 + more[2]
+        if quartic is not None and of_steps:
+            quartic = quartic + quartic_of_linear(omega, slopes, units, c, mean_square(omega, units, c, once=False))
     return UnitIntegrals(I2, J2, I3, quartic)
 
 
@@ -195,7 +207,7 @@ def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array,
     I3 = I3 + jnp.einsum("aj,uw,aw,wx->jux", hot, omega[:, units.fields], slope, weights)
     pull = jnp.where(is_free, 1.0 / jnp.sqrt(2.0 * np.pi * safe), 0.0)
     I3 = I3 + jnp.einsum("aj,au,a,x->jux", hot, to_fields, pull, jnp.asarray(units.offsets))
-    moves = hot.T @ jnp.where(is_free, 1.0, 0.0)
+    moves = jnp.where(is_free, 1.0, 0.0)
     return J2 * moves[:, None] * moves[None, :], I3 * moves[:, None, None]
 
 
@@ -231,14 +243,16 @@ def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> P
     return jax.tree.map(lambda x: hot.T @ x[pair_positions(len(slopes.fields))] @ hot, values)
 
 
-def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, line: QuadratureRule) -> Array:
+def _step_quartic(
+    omega: Array, slopes: UnitList, units: UnitList, c: Array, line: QuadratureRule, nudge: Array | float
+) -> Array:
     """Return the average of two steps and the squared sum of units; slopes and units are single thresholds here."""
     p, noise = len(slopes.fields), units.noise
     weights = c[units.fields] * units.weights
     offset = c @ units.offsets
-    J2 = _step_pairs(omega, slopes, units)[0]
     left, right = np.triu_indices(p)
-    total = offset**2 * J2[left, right]
+    variance = jnp.diagonal(omega)[slopes.fields]
+    total = offset**2 * orthant(omega[left, right], variance[left], variance[right])
 
     def covariance(index: Array, rows: Array) -> Array:
         """Return the covariance of two slopes and then units, given by their rows, with the noise of each added."""
@@ -252,7 +266,7 @@ def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, lin
         return average(V, jnp.max(jnp.diagonal(C)))
 
     def quadruple(index: Array, row: Array, are_relu: tuple[bool, bool]) -> Array:
-        return two_steps_and_two_units(covariance(index, row), are_relu, line)
+        return two_steps_and_two_units(covariance(index, row), are_relu, line, nudge)
 
     slope_pairs = jnp.asarray(np.stack([left, right], axis=1))
     over = lambda average, rows: jax.vmap(lambda i: jax.vmap(lambda row: average(i, row))(rows))(slope_pairs)  # noqa: E731
@@ -272,7 +286,7 @@ def _step_quartic(omega: Array, slopes: UnitList, units: UnitList, c: Array, lin
             twice = over(lambda i, row, are=kinds: quadruple(i, row, are), jnp.asarray(grid))
             multiplicity = np.where(grid[:, 0] == grid[:, 1], 1.0, 2.0)
             total = total + twice @ (multiplicity * weights[grid[:, 0]] * weights[grid[:, 1]])
-    moves = jnp.where(jnp.diagonal(omega)[slopes.fields] > 0.0, 1.0, 0.0)
+    moves = jnp.where(variance > 0.0, slopes.weights, 0.0)
     return total[pair_positions(p)] * moves[:, None] * moves[None, :]
 
 
@@ -284,7 +298,7 @@ def _directions(n: int) -> Float[np.ndarray, "n n"]:
 
 
 class ThresholdUnits(AbstractRule):
-    """Closed forms for a student and a target whose units are erf, tanh, sigmoid or relu.
+    """Closed forms for a student and a target whose units are erf, tanh, sigmoid, relu, leaky relu or abs.
 
     tanh and sigmoid are mixtures of thresholds; two steps and two units need an integral along a ``line``. The error of
     both is measured by fewer terms and fewer points. Erf needs neither.
@@ -326,21 +340,21 @@ class ThresholdUnits(AbstractRule):
         assert problem.target.units is not None
         student, target = problem.student.activation, problem.target.units.activation
 
-        terms = terms_for(rtol)
+        terms, size = terms_for(rtol), NODES if rtol >= FINE else MORE
         # Two mixtures may agree by accident; the known distance to the activation bounds the error.
         floor = max(ROUNDING, *(mixture(activation, terms, terms).sup_error for activation in (student, target)))
 
         def member(fewer: int, nodes: int, nudge: float) -> "ThresholdUnits":
-            line = interpolation_rule(nodes).padded(NODES)
+            line = interpolation_rule(nodes).padded(size)
             units = [mixture(activation, terms - fewer, terms) for activation in (student, target)]
             return cls(units[0], units[1], line, np.asarray(nudge), floor)
 
-        finest = member(0, NODES, 0.0)
+        finest = member(0, size, 0.0)
         kinds = (finest.student, finest.target)
         if not any(unit.is_relu for unit in kinds) and all(unit.is_exact for unit in kinds):
             return finest
         nudge = NUDGE if any(unit.is_relu for unit in kinds) else 0.0
-        return with_others([finest, member(1, int(0.7 * NODES), nudge), member(2, NODES // 2, nudge)])
+        return with_others([finest, member(1, int(0.7 * size), nudge), member(2, size // 2, nudge)])
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         c = unit_weights(problem, overlaps.a)
@@ -350,7 +364,7 @@ class ThresholdUnits(AbstractRule):
         omega = overlaps.omega * (1.0 + self.nudge * _directions(problem.p + problem.k))
         if wanted == ("excess_risk",):
             return {"excess_risk": 0.5 * mean_square(omega, units, c, once=False)}
-        values = from_units(c, integrals(omega, slopes, units, c, line), problem.noise)
+        values = from_units(c, integrals(omega, slopes, units, c, line, jnp.asarray(self.nudge)), problem.noise)
         return {name: values[name] for name in wanted}
 
     @property

@@ -19,6 +19,10 @@ else:
     from equinox import AbstractVar
 
 
+# Other names in use for some activations.
+ALIASES = {"swish": "silu", "identity": "linear"}
+
+
 class AbstractActivation(eqx.Module):
     """A function of one local field, applied elementwise.
 
@@ -62,10 +66,11 @@ else:
 
 
 def names() -> dict[str, Callable[[], AbstractActivation]]:
-    """Return the activations by name: the registered classes that need no argument, in lower case."""
+    """Return the activations by name: the registered classes that need no argument, as ``"leaky_relu"``."""
     classes = registered(AbstractActivation).values()
     plain = [cls for cls in classes if not getattr(cls, "needs_arguments", False)]
-    return {cls.__name__.removesuffix("Activation").lower(): cls for cls in plain}
+    words = [re.findall("[A-Z][a-z0-9]*", cls.__name__.removesuffix("Activation")) for cls in plain]
+    return {"_".join(word.lower() for word in parts): cls for parts, cls in zip(words, plain, strict=True)}
 
 
 def as_activation(value: ActivationLike) -> AbstractActivation:
@@ -75,8 +80,10 @@ def as_activation(value: ActivationLike) -> AbstractActivation:
     if isinstance(value, str):
         by_name = names()
         name = value.lower()
-        if name in by_name:
-            return by_name[name]()
+        without_underscores = {key.replace("_", ""): cls for key, cls in by_name.items()}
+        plain = ALIASES.get(name, name).replace("_", "")
+        if plain in without_underscores:
+            return without_underscores[plain]()
         if match := re.fullmatch(r"he([1-9][0-9]?)", name):
             from twolayer.problem.activations.polynomial import HermiteActivation
 

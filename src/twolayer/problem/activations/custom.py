@@ -9,8 +9,12 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.found_kinks import kinks_in
 from twolayer.specification.fields import array, count, static
 from twolayer.specification.registry import register
+
+# A kink that was found is one that was given if it is this close.
+SAME = 1e-6
 
 
 def _scalar_function(value: Any) -> Callable[[Any], Any]:
@@ -38,13 +42,23 @@ def _as_kinks(value: Any) -> tuple[float, ...]:
 class Custom(AbstractActivation):
     """An activation given by a JAX function of one number.
 
-    State where its derivative jumps (``kinks``), so that no quadrature rule for smooth functions is used there.
+    The places where it or its derivative jumps (``kinks``) are found from the operations of which the function
+    consists; places that are given are added to them. No rule for smooth functions is used across kinks.
     """
 
     function: Callable[[Any], Any] = static(_scalar_function)
     kinks: tuple[float, ...] = static(_as_kinks, default=())
     parity: int = static(count("parity", low=-1, high=1), default=0)
     growth: int = static(count("growth", low=0), default=1)
+
+    def __init__(self, function: Any, kinks: Any = (), parity: Any = 0, growth: Any = 1):
+        """Find the kinks of the function."""
+        self.function = _scalar_function(function)
+        given = _as_kinks(kinks)
+        found = [kink for kink in kinks_in(self.function) if all(abs(kink - other) > SAME for other in given)]
+        self.kinks = tuple(sorted({*given, *found}))
+        self.parity = count("parity", low=-1, high=1)(parity)
+        self.growth = count("growth", low=0)(growth)
 
     needs_arguments: ClassVar[bool] = True
     coefficients: ClassVar[tuple[float, ...] | None] = None

@@ -5,9 +5,10 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import hermite
 from twolayer.problem.activations.base import AbstractActivation
-from twolayer.specification.fields import count, static
+from twolayer.specification.fields import array, count, static
 from twolayer.specification.registry import register
 
 # The highest degree of a Hermite polynomial as an activation.
@@ -74,3 +75,31 @@ class HermiteActivation(AbstractActivation):
 
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return horner(hermite(self.degree), x)
+
+
+@register
+class PolynomialActivation(AbstractActivation):
+    r"""A polynomial, :math:`\sigma(x) = \sum_n c_n x^n`, with its ``coefficients``, the constant first."""
+
+    coefficients: tuple[float, ...] = static(lambda value: tuple(array("coefficients", 1)(value).tolist()))
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    needs_arguments: ClassVar[bool] = True
+
+    def __check_init__(self):
+        if not 1 <= len(self.coefficients) <= MAX_HERMITE + 1:
+            raise InvalidInput(
+                f"Argument `coefficients` must have 1 to {MAX_HERMITE + 1} entries, but has {len(self.coefficients)}."
+            )
+
+    @property
+    def parity(self) -> int:
+        odd, even = any(self.coefficients[1::2]), any(self.coefficients[::2])
+        return 0 if odd and even else -1 if odd else 1
+
+    @property
+    def growth(self) -> int:
+        return max((n for n, c in enumerate(self.coefficients) if c), default=0)
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return horner(self.coefficients, x)

@@ -1,4 +1,4 @@
-"""Smooth activations whose Gaussian averages have no closed form."""
+"""Smooth activations, and activations with another scale."""
 
 from typing import ClassVar
 
@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.base import AbstractActivation, AsActivation, as_activation
+from twolayer.specification.fields import leaf, number, static
 from twolayer.specification.registry import register
 
 
@@ -50,6 +51,21 @@ class Softplus(AbstractActivation):
 
 
 @register
+class Silu(AbstractActivation):
+    r"""The SiLU, :math:`\sigma(x) = x / (1 + e^{-\beta x})` with the ``slope`` :math:`\beta`, also called swish."""
+
+    slope: float = static(number("slope"), default=1.0)
+
+    kinks: ClassVar[tuple[float, ...]] = ()
+    parity: ClassVar[int] = 0
+    growth: ClassVar[int] = 1
+    coefficients: ClassVar[tuple[float, ...] | None] = None
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return x * jax.nn.sigmoid(self.slope * x)
+
+
+@register
 class Gelu(AbstractActivation):
     r"""The GELU, :math:`\sigma(x) = x\,\Phi(x)`, with the exact normal distribution function :math:`\Phi`."""
 
@@ -60,3 +76,40 @@ class Gelu(AbstractActivation):
 
     def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return jax.nn.gelu(x, approximate=False)
+
+
+@register
+class Rescaled(AbstractActivation):
+    r"""Another activation with rescaled argument and values, :math:`\sigma(x) = A\,\sigma_0(r x) + \alpha`.
+
+    ``Rescaled("erf", rate=2**0.5)`` is the error function as mathematicians define it.
+    """
+
+    base: AsActivation = leaf(as_activation)
+    amplitude: float = static(number("amplitude"), default=1.0)
+    rate: float = static(number("rate", above=0.0), default=1.0)
+    offset: float = static(number("offset"), default=0.0)
+
+    needs_arguments: ClassVar[bool] = True
+
+    @property
+    def kinks(self) -> tuple[float, ...]:
+        return tuple(kink / self.rate for kink in self.base.kinks)
+
+    @property
+    def parity(self) -> int:
+        return 0 if self.offset and self.base.parity != 1 else self.base.parity
+
+    @property
+    def growth(self) -> int:
+        return self.base.growth
+
+    @property
+    def coefficients(self) -> tuple[float, ...] | None:
+        if self.base.coefficients is None:
+            return None
+        scaled = [self.amplitude * c * self.rate**n for n, c in enumerate(self.base.coefficients)]
+        return scaled[0] + self.offset, *scaled[1:]
+
+    def __call__(self, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+        return self.amplitude * self.base(self.rate * x) + self.offset

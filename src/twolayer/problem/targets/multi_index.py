@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.core.multivariate import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
 from twolayer.core.precision import double
+from twolayer.problem.activations.found_kinks import has_kinks, kinks_in
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.base import AbstractTarget
@@ -62,8 +63,9 @@ def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
 class MultiIndex(AbstractTarget):
     r"""A target given by any function of k fields, :math:`f(\lambda^\star)`, with orthonormal directions.
 
-    ``function`` is a formula in ``z1 .. zk`` or a JAX function that maps an array of shape (k,) to one number. For a
-    JAX function with kinks, pass ``smooth=False``, so that no quadrature rule for smooth functions is used.
+    ``function`` is a formula in ``z1 .. zk`` or a JAX function that maps an array of shape (k,) to one number. Kinks
+    of a JAX function are looked for in its operations; ``smooth=False`` says that it has some. No quadrature rule for
+    smooth functions is used then.
     """
 
     function: Any = eqx.field(static=True, converter=_as_function)
@@ -90,17 +92,22 @@ class MultiIndex(AbstractTarget):
 
     @property
     def is_smooth(self) -> bool:
-        return self.function.is_smooth if isinstance(self.function, Expression) else self.smooth
+        if isinstance(self.function, Expression):
+            return self.function.is_smooth
+        return self.smooth and not has_kinks(self.function, self.k)
 
     @property
     def is_continuous(self) -> bool:
-        return self.function.is_continuous if isinstance(self.function, Expression) else self.smooth
+        return self.function.is_continuous if isinstance(self.function, Expression) else self.is_smooth
 
     @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         if self.is_smooth:
             return ((),) * self.k
-        return kinks_of(self.function.text, self.k) if isinstance(self.function, Expression) else None
+        if isinstance(self.function, Expression):
+            return kinks_of(self.function.text, self.k)
+        found = kinks_in(lambda z, f=self.function: f(jnp.reshape(z, (1,)))) if self.k == 1 else ()
+        return (found,) if found else None
 
     @property
     def polynomial(self) -> Polynomial | None:

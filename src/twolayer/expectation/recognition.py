@@ -1,0 +1,213 @@
+"""Recognise the activations that users give as functions, so that engines made for known ones serve them too.
+
+A function is compared with the named activations, and with families whose parameters are read off its values: piecewise
+linear functions between the kinks that were found, polynomials, rescaled error functions and hyperbolic tangents, silu
+of any slope. It is one of them if values and slopes agree up to rounding on two other sets of points. Simulations and
+clouds of points still call the function of the user.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from twolayer.core.precision import double
+from twolayer.problem import AbstractActivation, Custom, Problem
+from twolayer.problem.activations import (
+    PiecewiseLinear,
+    PolynomialActivation,
+    Rescaled,
+    Silu,
+    as_activation,
+    names,
+)
+from twolayer.problem.activations.found_kinks import rounded
+
+# Where functions are compared: near the origin at irregular distances, and further out.
+NEAR = np.sin(np.arange(1.0, 122.0)) * 6.0
+OUT = np.random.default_rng(0).uniform(-40.0, 40.0, 64)
+POINTS = np.concatenate([NEAR, OUT])
+# Values and slopes agree up to rounding of this size.
+OF_VALUE, OF_SLOPE = 2e-14, 4e-13
+# Where a bounded function has reached its limits.
+LIMIT = 36.0
+# The largest degree of a polynomial, and points through which it is laid.
+DEGREE, LAID = 12, 3.0 * np.cos(np.pi * (np.arange(40) + 0.5) / 40)
+
+M = TypeVar("M")
+
+
+def recognised(activation: AbstractActivation) -> AbstractActivation:
+    """Return the known activation that a user's function is, or the activation itself."""
+    if not isinstance(activation, Custom):
+        return activation
+    with jax.ensure_compile_time_eval(), double():  # also while another program is traced
+        try:
+            hash(activation)
+        except TypeError:
+            return _known.__wrapped__(activation)
+        return _known(activation)
+
+
+def with_known_units(problem: Problem) -> Problem:
+    """Return the problem with recognised activations of student and target in place of a user's functions."""
+    student = _with(problem.student, "activation", recognised(problem.student.activation))
+    target: Any = problem.target
+    for name in ("activation", "link"):
+        unit = getattr(target, name, None)
+        if isinstance(unit, AbstractActivation):
+            target = _with(target, name, recognised(unit))
+    return _with(_with(problem, "student", student), "target", target)
+
+
+def _with(module: M, name: str, value: Any) -> M:
+    """Return a module with one field replaced, without checking again what was checked when it was built."""
+    if getattr(module, name) is value:
+        return module
+    changed = object.__new__(type(module))
+    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+        object.__setattr__(changed, field.name, value if field.name == name else getattr(module, field.name))
+    return changed
+
+
+@lru_cache(maxsize=64)
+def _known(custom: Custom) -> AbstractActivation:
+    values = _function(custom)
+    given = values(POINTS)
+    if not np.all(np.isfinite(given)):
+        return custom
+    for candidate in itertools.chain(_named(given), _fitted(custom, values)):
+        if _agrees(_function(candidate)(POINTS), given) and _slope_at_zero(candidate) == _slope_at_zero(custom):
+            return candidate
+    return custom
+
+
+def _function(activation: AbstractActivation) -> Callable[[np.ndarray], np.ndarray]:
+    compiled = jax.jit(lambda x: jnp.stack([activation(x), activation.derivative(x)]))
+    return lambda x: np.asarray(compiled(jnp.asarray(x)))
+
+
+def _slope_at_zero(activation: AbstractActivation) -> float:
+    """Return the slope at zero, which a row of zero weights has; it is a convention at a kink."""
+    return round(float(activation.derivative(jnp.zeros(()))), 12)
+
+
+def _agrees(candidate: np.ndarray, given: np.ndarray) -> bool:
+    size = 1.0 + np.abs(given)
+    allowed = np.stack([OF_VALUE * (size[0] + np.abs(POINTS)), OF_SLOPE * size[1]])
+    return bool(np.all(np.abs(candidate - given) <= allowed))
+
+
+@lru_cache(maxsize=1)
+def _table() -> tuple[tuple[AbstractActivation, ...], np.ndarray]:
+    """Return the named activations and their values, all in one program."""
+    activations = tuple(as_activation(name) for name in names())
+    compiled = jax.jit(lambda x: jnp.stack([activation(x) for activation in activations]))
+    return activations, np.asarray(compiled(jnp.asarray(POINTS)))
+
+
+def _named(given: np.ndarray) -> Iterator[AbstractActivation]:
+    activations, values = _table()
+    close = np.all(np.abs(values - given[0]) <= 1e-12 * (1.0 + np.abs(given[0])), axis=1)
+    return (activation for activation, is_close in zip(activations, close, strict=True) if is_close)
+
+
+def _fitted(custom: Custom, values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
+    if custom.kinks:
+        candidate = _piecewise_linear(custom, values)
+        if candidate is not None:
+            yield candidate
+        return
+    yield from _bounded(values)
+    yield from _silu(values)
+    yield from _polynomial(values)
+
+
+def _piecewise_linear(custom: Custom, values: Callable[[np.ndarray], np.ndarray]) -> AbstractActivation | None:
+    """Return the continuous function that is linear between the kinks, from its slopes there and a value."""
+    kinks = np.array(custom.kinks)
+    middle = np.concatenate([[kinks[0] - 1.0], 0.5 * (kinks[1:] + kinks[:-1]), [kinks[-1] + 1.0]])
+    value, slope = values(middle)
+    slope = rounded(slope)
+    changes = np.diff(slope)
+    is_kink = np.abs(changes) > 1e-12
+    if not np.any(is_kink):
+        return None
+    offset = float(rounded(value[:1] - slope[0] * middle[0])[0])
+    at_zero = _slope_at_zero(custom) if 0.0 in custom.kinks else None
+    return PiecewiseLinear(tuple(kinks[is_kink]), tuple(changes[is_kink]), float(slope[0]), offset, at_zero)
+
+
+def _bounded(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
+    """Return the rescaled sigmoidal functions with the limits and the slope at zero of a function."""
+    (low, centre, high), slopes = values(np.array([-LIMIT, 0.0, LIMIT]))
+    amplitude, offset = 0.5 * (high - low), 0.5 * (high + low)
+    if abs(slopes[0]) + abs(slopes[2]) > 1e-12 or abs(amplitude) < 1e-12 or abs(centre - offset) > 1e-12:
+        return
+    for name, steepness in (("erf", np.sqrt(2.0 / np.pi)), ("tanh", 1.0)):
+        numbers = rounded(np.array([amplitude, slopes[1] / (amplitude * steepness), offset]))
+        if numbers[1] > 0.0:
+            yield Rescaled(name, *map(float, numbers))
+
+
+def _silu(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
+    at_one = values(np.ones(1))[0, 0]
+    if 0.0 < at_one < 1.0 and at_one != 0.5:
+        yield Silu(float(rounded(np.log([at_one / (1.0 - at_one)]))[0]))
+
+
+def _polynomial(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
+    y = values(LAID)[0]
+    coefficients = np.polynomial.chebyshev.chebfit(LAID / 3.0, y, DEGREE)
+    powers = np.polynomial.chebyshev.cheb2poly(coefficients) / 3.0 ** np.arange(DEGREE + 1)
+    size = np.max(np.abs(y))
+    kept = np.abs(powers) * 3.0 ** np.arange(DEGREE + 1) > 1e-10 * size
+    if np.any(kept) and not np.all(kept):
+        degree = int(np.flatnonzero(kept)[-1])
+        yield PolynomialActivation(tuple(float(c) for c in rounded(np.where(kept, powers, 0.0)[: degree + 1], 1e-12)))
+
+
+def _words(activation: AbstractActivation) -> str:
+    """Return what a known activation is, in words."""
+    match activation:
+        case Silu(slope=slope) if slope != 1.0:
+            return f"silu, slope {slope:g}"
+        case Rescaled(base=base, amplitude=amplitude, rate=rate, offset=offset):
+            shifted = f" + {offset:g}" if offset else ""
+            return f"{amplitude:g} {type(base).__name__.lower()}({rate:g} x){shifted}"
+        case PolynomialActivation():
+            return f"a polynomial of degree {activation.growth}"
+        case PiecewiseLinear(kinks=(0.0,), changes=(change,), slope=slope, offset=0.0) if slope + change == 1.0:
+            return f"leaky relu, slope {slope:g}" if slope else "relu"
+        case PiecewiseLinear(kinks=(0.0,), changes=(2.0,), slope=-1.0, offset=0.0):
+            return "abs"
+        case PiecewiseLinear():
+            return "piecewise linear"
+    return next((name for name, cls in names().items() if cls is type(activation)), str(activation))
+
+
+def notes_on(problem: Problem) -> tuple[str, ...]:
+    """Return what was found out about the functions that a user gave, in sentences."""
+    owners = [("student", problem.student.activation)]
+    unit = getattr(problem.target, "activation", getattr(problem.target, "link", None))
+    owners += [("target", unit)] if isinstance(unit, AbstractActivation) else []
+    notes = []
+    for owner, activation in owners:
+        if not isinstance(activation, Custom):
+            continue
+        known = recognised(activation)
+        if known is not activation:
+            notes.append(f"The {owner}'s activation {activation} is recognised as {_words(known)}.")
+        if activation.kinks:
+            places = ", ".join(f"{kink:g}" for kink in activation.kinks)
+            notes.append(f"The {owner}'s activation {activation} has kinks or jumps at {places}.")
+    fields = () if problem.target.units is not None else problem.target.kinks or ()
+    for r, kinks in enumerate(fields, start=1):
+        if kinks:
+            notes.append(f"The target has kinks or jumps along z{r} at {', '.join(f'{kink:g}' for kink in kinks)}.")
+    return tuple(notes)
