@@ -368,3 +368,19 @@ def test_ctrl_c_before_anything_was_finished(spec, capsys, monkeypatch):
     assert main(["run", str(spec)]) == 130
     assert "nothing was finished" in capsys.readouterr().err
     assert files_under(spec.parent) == ["small.toml"]
+
+
+def test_shells_complete_words(tmp_path):
+    """Bash asks how the last word may go on, and the script by which it does so is shown."""
+    environment = {**os.environ, "HOME": str(tmp_path)}
+
+    def command(*arguments, **variables):
+        program = [sys.executable, "-m", "twolayer", *arguments]
+        done = subprocess.run(program, capture_output=True, text=True, env=environment | variables, timeout=60)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+        return done.stdout.split()
+
+    for line, words in {"twolayer ex": ["explain", "exit-time"], "twolayer run --s": ["--set"]}.items():
+        last = str(len(line.split()) - 1)
+        assert command(_TWOLAYER_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=last) == words
+    assert "_TWOLAYER_COMPLETE=complete_bash" in command("--show-completion", "bash")

@@ -1,11 +1,15 @@
 """The command ``twolayer``. Heavy modules are imported inside the commands, so that help answers at once."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from twolayer.cli.interrupt import claim, end, listen
 from twolayer.cli.outcome import BAD_INPUT, FAILED, INTERRUPTED, Failure, deliver, write
+
+# The variable by which the completion of a shell calls the command.
+COMPLETION = "_TWOLAYER_COMPLETE"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,6 +43,8 @@ def _run(given: list[str]) -> int:
 
         return get_command(app).main(args=given or ["--help"], prog_name="twolayer", standalone_mode=False) or 0
     except SystemExit as error:
+        if not error.code or COMPLETION in os.environ:  # completion was installed, or a shell has its answer
+            return int(error.code or 0)
         # typer ends the process itself where nobody reads its help.
         raise Failure("The answer could not be written to standard output: Broken pipe.", FAILED) from error
     except OSError as error:

@@ -15,7 +15,7 @@ from twolayer.cli.learn import learn
 from twolayer.cli.ntk import ntk
 from twolayer.cli.run import run
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(pretty_exceptions_enable=False)
 
 
 def _print_version(asked: bool) -> bool:
