@@ -151,8 +151,15 @@ def run(folder, **variables):
 
 
 def test_a_second_process_compiles_nothing_again(tmp_path):
+    unused, other = tmp_path / "unused", tmp_path / "other"
+    for folder in (unused / "shared", other):
+        folder.mkdir(parents=True)
+    for folder in (unused, other):
+        os.utime(folder, (0, 0))
     hits, misses, risk = run(tmp_path)
     assert hits == 0 and misses > 0
+    assert not unused.exists() and other.exists()  # only what looks like a cache is removed
+    other.rmdir()
     (folder,) = tmp_path.iterdir()
     assert [path.name for path in folder.iterdir()] == ["shared"]
     assert run(tmp_path) == (misses, 0, risk)

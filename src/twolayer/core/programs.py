@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -20,8 +21,9 @@ from pathlib import Path
 
 # Bytes; the oldest entries go, since programs that have changed are never asked for again.
 LIMIT = 2**30
-# Folders of processes of other machines that share the disk are removed at this age, in seconds.
-FORGOTTEN = 7 * 86400.0
+# Seconds after which folders are removed: those of processes of other machines that share the disk, and those for
+# versions and processors that nobody has used.
+FORGOTTEN, UNUSED = 7 * 86400.0, 90 * 86400.0
 # The sizes of shared entries, one line each: one that has another size is damaged.
 INDEX = "sizes"
 
@@ -158,9 +160,7 @@ def _is_abandoned(folder: Path) -> bool:
     """Whether the process of a folder has ended; that of another machine counts as ended after a week."""
     machine, _, process = folder.name.removeprefix("worker-").rpartition("-")
     if machine != socket.gethostname():
-        with contextlib.suppress(OSError):
-            return time.time() - folder.stat().st_mtime > FORGOTTEN
-        return False
+        return _is_old(folder, FORGOTTEN)
     try:
         os.kill(int(process), 0)
     except (ProcessLookupError, ValueError):
@@ -170,7 +170,12 @@ def _is_abandoned(folder: Path) -> bool:
     return False
 
 
-@lru_cache(maxsize=1)
+def _is_old(folder: Path, age: float) -> bool:
+    with contextlib.suppress(OSError):
+        return time.time() - folder.stat().st_mtime > age
+    return False
+
+
 def keep() -> ProgramCache | None:
     """Keep the programs of this process in the user's cache folder, unless the environment says otherwise.
 
@@ -178,6 +183,15 @@ def keep() -> ProgramCache | None:
     to JAX stays. None are kept where XLA would report every one that it reads as an error: it does so unless
     TF_CPP_MIN_LOG_LEVEL is 3 before JAX is imported, which importing this package first takes care of.
     """
+    with _lock:
+        return _kept()
+
+
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _kept() -> ProgramCache | None:
     import jax
 
     stated = os.environ.get("TWOLAYER_CACHE", "")
@@ -189,8 +203,13 @@ def keep() -> ProgramCache | None:
     ):
         return None
     try:
-        cache = ProgramCache(Path(stated or cache_folder() / "programs").expanduser() / machine_key())
+        folder = Path(stated or cache_folder() / "programs").expanduser()
+        cache = ProgramCache(folder / machine_key())
         cache.open()
+        os.utime(cache.shared.parent)
+        for other in folder.iterdir():
+            if (other / "shared").is_dir() and _is_old(other, UNUSED):
+                shutil.rmtree(other, ignore_errors=True)
         cache.use()
     except (OSError, RuntimeError):  # no home, no room, no permission: programs are compiled as if there were no cache
         return None
