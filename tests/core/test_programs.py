@@ -181,8 +181,9 @@ def test_no_cache_where_it_is_off_or_cannot_be(tmp_path):
 @pytest.mark.slow
 def test_a_cache_of_the_user_stays(tmp_path):
     own = tmp_path / "of-the-user"
-    hits, misses, _ = run(tmp_path / "none", JAX_COMPILATION_CACHE_DIR=str(own))
-    assert hits == 0 and misses > 0 and not (tmp_path / "none").exists()
+    variables = {"JAX_COMPILATION_CACHE_DIR": str(own), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    hits, misses, _ = run(tmp_path / "none", **variables)
+    assert hits == 0 and misses > 0 and list(own.iterdir()) and not (tmp_path / "none").exists()
 
 
 @pytest.mark.slow

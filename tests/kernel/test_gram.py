@@ -95,9 +95,19 @@ def test_series_in_the_angle_matches_closed_forms():
     assert gap < 1e-12 and gap <= series.error
 
 
-def test_undeclared_kink_is_refused():
+def test_kinks_are_found_and_too_many_of_them_are_refused():
+    X = unit(3, 4)
+    found, declared = (gram(X, activation) for activation in (_kinked, tl.Custom(_kinked, kinks=(0.3,))))
+    assert np.array_equal(found, declared)
+    normals = np.random.default_rng(0).standard_normal((400_000, 4))
+    slopes = np.sign(normals @ X.T - 0.3)
+    assert found == pytest.approx((slopes.T @ slopes / len(normals)) * (X @ X.T), abs=5 / np.sqrt(len(normals)))
     with pytest.raises(tl.ComputationFailed, match="kinks"):
-        gram(unit(3, 4), lambda x: jnp.abs(x - 0.3))
+        gram(X, lambda x: jnp.abs(jnp.sin(12.0 * x)))
+
+
+def _kinked(x):
+    return jnp.abs(x - 0.3)
 
 
 @pytest.mark.slow

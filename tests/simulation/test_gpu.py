@@ -40,3 +40,30 @@ def test_the_kernel_on_the_weights_follows_xla(choices):
     assert "GPU kernel" in kernel.attrs["engine"] and "xla" in xla.attrs["engine"]
     for name in ("Q", "M", "a"):
         np.testing.assert_allclose(kernel[name].values, xla[name].values, atol=1e-5)
+
+
+def test_gradients_of_noisy_labels_are_single_in_the_kernel():
+    """The same paths to rounding, and the same means as another seed in double precision, to five standard errors."""
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(100), noise=0.1)
+    training, double = tl.SGD(1.0), tl.OverlapSGD(gradients="double")
+    single, same = both(problem, training, tl.OverlapSGD(), double)
+    assert "single precision" in single.attrs["engine"] and "single" not in same.attrs["engine"]
+    for name in ("Q", "M", "a"):
+        np.testing.assert_allclose(single[name].values, same[name].values, atol=1e-5)
+    ask = {"until": 20.0, "save": 2, "replicas": 200_000}
+    start = tl.GivenOverlaps(np.eye(4) + 0.1, np.linspace(-0.2, 0.3, 8).reshape(4, 2))
+    fixed = tl.Problem(problem.target, problem.student, problem.inputs, start=start, noise=0.1)
+    one, other = (
+        tl.evolve(fixed, training, description, seed=seed, **ask)
+        for description, seed in ((tl.OverlapSGD(), 1), (double, 2))
+    )
+    for name in ("Q", "M"):
+        x, y = (np.asarray(result[name].values[:, -1]) for result in (one, other))
+        error = np.sqrt((x.var(axis=0) + y.var(axis=0)) / len(x))
+        assert np.max(np.abs(x.mean(axis=0) - y.mean(axis=0)) / error) < 5.0
+
+
+def test_without_noise_the_kernel_takes_double_precision():
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(100))
+    result = tl.evolve(problem, tl.SGD(1.0), tl.OverlapSGD(), until=1.0, save=2, replicas=100)
+    assert "GPU kernel" in result.attrs["engine"] and "single" not in result.attrs["engine"]

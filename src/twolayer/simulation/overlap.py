@@ -43,6 +43,7 @@ class Setting(eqx.Module):
     outside: int = eqx.field(static=True)  # the number of columns of L
     is_linear: bool = eqx.field(static=True)  # whether a step is linear in weights, memory and gradient
     risk: Chosen | None = None  # the engine of the excess risk, where a threshold on it is watched
+    is_single: bool = eqx.field(static=True, default=False)  # whether gradients of a sample are in single precision
 
     @property
     def is_noisy(self) -> bool:
@@ -66,7 +67,7 @@ def rows_of(problem: Problem, training: SGD) -> int:
     return problem.p * (1 + training.method.memory) if training.has_momentum else problem.p
 
 
-def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None) -> Setting:
+def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None, is_single: bool = False) -> Setting:
     """The setting of a problem and training."""
     p, k, d = problem.p, problem.k, problem.d
     outside = min(rows_of(problem, training), d - k)
@@ -77,7 +78,8 @@ def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None) ->
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
     # A projection of the gradient depends on the weights, so that the step is not linear.
     linear = not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
-    return Setting(problem, training, root, np.array(degrees, dtype=float), chi_table(degrees), outside, linear, risk)
+    table = chi_table(degrees)
+    return Setting(problem, training, root, np.array(degrees, float), table, outside, linear, risk, is_single)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:
@@ -166,8 +168,8 @@ def absorbed(
 
 
 def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Array | float) -> tuple[Array, Array]:
-    r"""The derivatives of the loss of one sample by its fields and by the output weights."""
-    y = problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi
+    r"""The derivatives of the loss of one sample by its fields and by the output weights, in the precision of these."""
+    y = (problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi).astype(lam.dtype)
 
     def loss(lam: Array, a: Array) -> Array:
         return problem.loss(y, problem.student(lam, a))
@@ -192,7 +194,10 @@ def forces(
     """
     problem, training = setting.problem, setting.training
     M, L = queried(setting, state) if at is None else at
-    by_field, by_weight = gradients(problem, M @ g_star + L @ g, jnp.asarray(setting.root) @ g_star, state.a, xi)
+    fields = M @ g_star + L @ g, jnp.asarray(setting.root) @ g_star, state.a
+    if setting.is_single:
+        fields = tuple(x.astype(jnp.float32) for x in fields)
+    by_field, by_weight = (x.astype(jnp.float64) for x in gradients(problem, *fields, xi))
     rate = training.learning_rate / problem.d
     pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
     return pull, -training.layer_ratio * rate * by_weight
