@@ -194,10 +194,10 @@ def forces(
     """
     problem, training = setting.problem, setting.training
     M, L = queried(setting, state) if at is None else at
-    fields = M @ g_star + L @ g, jnp.asarray(setting.root) @ g_star, state.a
-    if setting.is_single:
-        fields = tuple(x.astype(jnp.float32) for x in fields)
-    by_field, by_weight = (x.astype(jnp.float64) for x in gradients(problem, *fields, xi))
+    precision = jnp.float32 if setting.is_single else jnp.float64
+    lam, lam_star = (M @ g_star + L @ g).astype(precision), (jnp.asarray(setting.root) @ g_star).astype(precision)
+    derivatives = gradients(problem, lam, lam_star, state.a.astype(precision), xi)
+    by_field, by_weight = (x.astype(jnp.float64) for x in derivatives)
     rate = training.learning_rate / problem.d
     pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
     return pull, -training.layer_ratio * rate * by_weight
