@@ -349,8 +349,8 @@ def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
     assert np.max(np.abs(z_scores(x, right)[0])) < 5
     whole = overlap_sgd.make_setting
 
-    def wrong(problem, training, risk=None):
-        made = whole(problem, training, risk)
+    def wrong(*arguments):
+        made = whole(*arguments)
         return eqx.tree_at(
             lambda s: (s.degrees, s.chi), made, (made.degrees - 1, draws.chi_table([int(made.degrees[0]) - 1]))
         )
