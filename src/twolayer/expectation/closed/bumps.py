@@ -18,11 +18,9 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
-from twolayer.expectation.closed.waves import EPS, OF_VALUE, wave_of
+from twolayer.expectation.closed.waves import EPS, OF_VALUE, AbstractExponentials, wave_of
 from twolayer.expectation.features import cached_breaks, compiled, grid
-from twolayer.expectation.moments import MOMENTS, student_weights
+from twolayer.expectation.moments import student_weights
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations.found_kinks import rounded
 from twolayer.problem.ridges import Along, ridges_of
@@ -126,41 +124,16 @@ class _Terms(NamedTuple):
         return _Terms(c, every(self.A, other.A), every(self.q, other.q), every(self.constant, other.constant), size)
 
 
-class Bumps(AbstractEngine):
+class Bumps(AbstractExponentials):
     """Averages of products of Gaussian bumps and waves, by the Gaussian distributions that they lead to."""
 
-    # One adds the bound on rounding, zero does not.
-    bound: Any = 0.0
-
-    floor: ClassVar[float] = ROUNDING
-
-    @property
-    def rtol(self) -> float:
-        return 0.0
+    otherwise: ClassVar[str] = "neither a Gaussian bump nor a wave"
+    several: ClassVar[str] = "Gaussian bumps and waves"
+    most_units: ClassVar[int] = MOST_UNITS
 
     @classmethod
-    def suits(cls, problem: Problem, moment: str) -> Suits:
-        if moment not in MOMENTS:
-            return Suits(False, "no closed form for four displacements")
-        if sum_of(problem.student.activation) is None:
-            return Suits(False, f"the student is {problem.student.activation}, neither a Gaussian bump nor a wave")
-        ridges = ridges_of(problem.target)
-        if ridges is None or any(sum_of(ridge.function) is None for ridge in ridges):
-            return Suits(False, "the target is not a sum of Gaussian bumps and waves")
-        number = problem.p + len(ridges)
-        if number > MOST_UNITS:
-            return Suits(False, f"{number} units of student and target, limit {MOST_UNITS}")
-        return Suits(True)
-
-    @classmethod
-    def build(cls, problem: Problem, rtol: float) -> "Bumps":
-        return cls(np.asarray(0.0))
-
-    def variants(self) -> tuple[AbstractEngine, ...]:
-        return self, Bumps(np.asarray(1.0))
-
-    def combine(self, results: tuple[Any, ...]) -> Estimate:
-        return with_doubts(by_coarser(results[:1], self.floor), results[0], results[1:])
+    def form_of(cls, function: AbstractActivation | Along) -> GaussianSum | None:
+        return sum_of(function)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         averages = _BumpAverages(problem, overlaps, self.bound)

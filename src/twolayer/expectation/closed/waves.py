@@ -9,6 +9,7 @@ while every rule with nodes is lost once a row is long. Waves are recognised by 
 `features` looks for the features of any other function.
 """
 
+import abc
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -107,13 +108,26 @@ class _Sum(NamedTuple):
         )
 
 
-class Waves(AbstractEngine):
-    """Averages of products of waves, by the characteristic function of the fields."""
+class AbstractExponentials(AbstractEngine):
+    """Base class: averages of products of exponentials of the fields, whose only error is rounding.
+
+    A second variant adds a bound on the rounding to the moments.
+    """
 
     # One adds the bound on rounding, zero does not.
     bound: Any = 0.0
 
+    # What a student is not that is refused, what targets are sums of, and how many functions there may be together.
+    otherwise: ClassVar[str]
+    several: ClassVar[str]
+    most_units: ClassVar[int]
+
     floor: ClassVar[float] = ROUNDING
+
+    @classmethod
+    @abc.abstractmethod
+    def form_of(cls, function: AbstractActivation | Along) -> tuple[object, ...] | None:
+        """Return the exponentials of which a function is the sum, or None if it is none."""
 
     @property
     def rtol(self) -> float:
@@ -123,25 +137,37 @@ class Waves(AbstractEngine):
     def suits(cls, problem: Problem, moment: str) -> Suits:
         if moment not in MOMENTS:
             return Suits(False, "no closed form for four displacements")
-        if wave_of(problem.student.activation) is None:
-            return Suits(False, f"the student is {problem.student.activation}, not a wave")
+        if cls.form_of(problem.student.activation) is None:
+            return Suits(False, f"the student is {problem.student.activation}, {cls.otherwise}")
         ridges = ridges_of(problem.target)
-        if ridges is None or any(wave_of(ridge.function) is None for ridge in ridges):
-            return Suits(False, "the target is not a sum of waves")
+        if ridges is None or any(cls.form_of(ridge.function) is None for ridge in ridges):
+            return Suits(False, f"the target is not a sum of {cls.several}")
         number = problem.p + len(ridges)
-        if number > MOST_UNITS:
-            return Suits(False, f"{number} units of student and target, limit {MOST_UNITS}")
+        if number > cls.most_units:
+            return Suits(False, f"{number} units of student and target, limit {cls.most_units}")
         return Suits(True)
 
     @classmethod
-    def build(cls, problem: Problem, rtol: float) -> "Waves":
+    def build(cls, problem: Problem, rtol: float) -> "AbstractExponentials":
         return cls(np.asarray(0.0))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        return self, Waves(np.asarray(1.0))
+        return self, type(self)(np.asarray(1.0))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         return with_doubts(by_coarser(results[:1], self.floor), results[0], results[1:])
+
+
+class Waves(AbstractExponentials):
+    """Averages of products of waves, by the characteristic function of the fields."""
+
+    otherwise: ClassVar[str] = "not a wave"
+    several: ClassVar[str] = "waves"
+    most_units: ClassVar[int] = MOST_UNITS
+
+    @classmethod
+    def form_of(cls, function: AbstractActivation | Along) -> Wave | None:
+        return wave_of(function)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         wave, omega, p, n = wave_of(problem.student.activation), overlaps.omega, problem.p, problem.p + problem.k
