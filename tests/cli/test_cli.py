@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -374,13 +375,15 @@ def test_shells_complete_words(tmp_path):
     """Bash asks how the last word may go on, and the script by which it does so is shown."""
     environment = {**os.environ, "HOME": str(tmp_path)}
 
-    def command(*arguments, **variables):
-        program = [sys.executable, "-m", "twolayer", *arguments]
+    def in_bash(arguments, **variables):
+        # The shell is found among the parents of the process, and bash would replace itself by a last command.
+        script = f"{shlex.quote(sys.executable)} -m twolayer {arguments}; exit $?"
+        program = ["bash", "-c", script]
         done = subprocess.run(program, capture_output=True, text=True, env=environment | variables, timeout=60)
         assert done.returncode == 0 and not done.stderr, done.stderr
         return done.stdout.split()
 
     for line, words in {"twolayer ex": ["explain", "exit-time"], "twolayer run --s": ["--set"]}.items():
         last = str(len(line.split()) - 1)
-        assert command(_TWOLAYER_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=last) == words
-    assert "_TWOLAYER_COMPLETE=complete_bash" in command("--show-completion", "bash")
+        assert in_bash("", _TWOLAYER_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=last) == words
+    assert "_TWOLAYER_COMPLETE=complete_bash" in in_bash("--show-completion")
