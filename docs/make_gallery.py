@@ -9,6 +9,7 @@ again and hold it to its claims.
 
 import argparse
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -37,7 +38,18 @@ def write_page(page, folder: Path, data_dir: Path | None) -> None:
     (HERE / f"{page.name}.md").write_text("\n".join(parts).rstrip() + "\n")
 
 
-def write_index() -> None:
+def first_picture(page) -> str:
+    """The name of the stored picture that the index shows."""
+    names = sorted(path.name for path in HERE.glob(f"{page.name}-*.png"))
+    if not names:
+        sys.exit(
+            f"The index shows a picture of every page, but docs/gallery/ has none of `{page.name}`; "
+            f"run `python docs/make_gallery.py {page.name}` first."
+        )
+    return names[0]
+
+
+def index_text() -> str:
     lines = [
         "# Gallery",
         "",
@@ -50,17 +62,16 @@ def write_index() -> None:
         lines += ["", f"## {title}{cited}", "", "::::{grid} 1 2 2 3", ":gutter: 3", ""]
         names = [page for page in pages() if page.source == source]
         for page in names:
-            picture = next(iter(sorted(HERE.glob(f"{page.name}-*.png"))))
             lines += [
                 f":::{{grid-item-card}} {page.title}",
                 f":link: gallery/{page.name}",
                 ":link-type: doc",
-                f":img-bottom: gallery/{picture.name}",
+                f":img-bottom: gallery/{first_picture(page)}",
                 ":::",
                 "",
             ]
         lines += ["::::", "", "```{toctree}", ":hidden:", "", *(f"gallery/{page.name}" for page in names), "```"]
-    HERE.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -73,7 +84,7 @@ def main() -> None:
         for page in [find_page(name) for name in asked.names] if asked.names else pages():
             write_page(page, Path(folder) / page.name, asked.data_dir)
             print(page.name, flush=True)
-    write_index()
+    HERE.with_suffix(".md").write_text(index_text())
     (HERE.parent / "claims.md").write_text(make_claims.text(), encoding="utf-8")
 
 

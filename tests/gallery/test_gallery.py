@@ -36,6 +36,15 @@ def test_the_site_shows_every_page_with_its_text():
         assert "**fails**" not in shown and f":link: gallery/{page.name}\n" in index
 
 
+def test_the_index_is_made_of_stored_pictures(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(DOCS))
+    make_gallery = importlib.import_module("make_gallery")
+    assert (DOCS / "gallery.md").read_text() == make_gallery.index_text()
+    monkeypatch.setattr(make_gallery, "HERE", tmp_path)
+    with pytest.raises(SystemExit, match=rf"has none of `{pages()[0].name}`; run `python docs/make_gallery.py"):
+        make_gallery.index_text()
+
+
 def test_the_table_of_claims_is_that_of_the_stored_pages(monkeypatch):
     """Each claim of the texts names claims of pages that exist, and every page on a text serves one."""
     monkeypatch.syspath_prepend(str(DOCS))
