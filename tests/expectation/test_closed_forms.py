@@ -166,8 +166,8 @@ def test_square_units_agree_with_exact_quadrature(rank):
     [
         (tl.Hermite({3: 1.0, 1: 0.4}), tl.Student(2, "he3")),
         (tl.Staircase(2), tl.Student(1, "he2")),
-        (tl.MultiIndex("z1*z2 + he2(z1)/2 - 0.3", k=2), tl.Student(1, "square")),
-        (tl.SingleIndex("linear"), tl.Student(2, "linear")),
+        pytest.param(tl.MultiIndex("z1*z2 + he2(z1)/2 - 0.3", k=2), tl.Student(1, "square"), marks=pytest.mark.slow),
+        pytest.param(tl.SingleIndex("linear"), tl.Student(2, "linear"), marks=pytest.mark.slow),
     ],
 )
 def test_polynomial_tables_agree_with_exact_quadrature(target, student):

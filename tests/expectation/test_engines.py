@@ -26,7 +26,7 @@ def by(name: str, problem: tl.Problem, wanted=MOMENTS, rtol=1e-6):
 
 @pytest.mark.parametrize("name", ["Cloud", "MonteCarlo"])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("p", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_clouds_report_at_least_their_true_error(seed, p, name):
     """Against closed forms.
 
@@ -42,7 +42,7 @@ def test_clouds_report_at_least_their_true_error(seed, p, name):
         assert np.all(result.error[moment] < useful)
 
 
-@pytest.mark.parametrize("order", [6, 8, 12, 20, 40])
+@pytest.mark.parametrize("order", [6, 20, *(pytest.param(order, marks=pytest.mark.slow) for order in (8, 12, 40))])
 @pytest.mark.parametrize("seed", range(3))
 def test_quadrature_reports_at_least_its_true_error(order, seed):
     problem = erf_problem()
@@ -69,6 +69,7 @@ def test_quadrature_converges_geometrically():
     assert errors[1] < errors[0] / 10 and errors[2] < errors[1] / 100
 
 
+@pytest.mark.slow
 def test_mixtures_converge_geometrically():
     """Each term of a tanh mixture gains a factor of about seven: at least 100 from five to eight terms."""
     problem = tl.Problem(tl.Committee(2, "tanh"), tl.Student(2, "tanh"), tl.Gaussian(100))
@@ -312,6 +313,7 @@ def test_derivatives_are_those_of_the_values(name, target, student):
             assert np.allclose(derivatives[moment], numerical, rtol=1e-5, atol=1e-6), moment
 
 
+@pytest.mark.slow
 def test_series_of_wide_students_end_at_the_degree_of_a_polynomial():
     """Nine units on products of fields: the risk and chi by powers of linear forms are those of rules along fields."""
     problem = tl.Problem(tl.MultiIndex("z1 + z1*z2"), tl.Student(9, "gelu"), tl.Gaussian(50))

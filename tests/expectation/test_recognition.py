@@ -117,6 +117,7 @@ def test_declared_kinks_stay():
     assert Custom(lambda x: jnp.maximum(x, -1.0), kinks=(-1.0, 2.0)).kinks == (-1.0, 2.0)
 
 
+@pytest.mark.slow
 def test_engines_of_known_units_serve_a_function():
     """The same numbers as the named activation, by the same engine; the error covers the rounding of the function."""
     moments, overlaps = ("excess_risk", "chi", "v", "phi_hd"), None

@@ -59,6 +59,7 @@ def test_four_fields_against_sampling(duplicate, are_relu):
     assert abs(sample.mean() - value) < 5 * sample.std() / 1000
 
 
+@pytest.mark.slow
 def test_four_fields_converge_with_the_order_of_the_rule():
     C = jnp.asarray(covariance(0))
     errors = [abs(float(four_fields(C, order) - four_fields(C, 64))) for order in (4, 8, 12)]

@@ -9,6 +9,7 @@ the student's. Cases of one function share its compiled programs.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -25,13 +26,17 @@ MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
 class Side:
     """A function of one field: as the package takes it, its values and slopes in NumPy, what its panels must see."""
 
-    given: Any
+    source: str | Callable[[], Any]  # a name, a formula, or what builds the function: that takes a search for kinks
     value: Callable[[np.ndarray], np.ndarray]
     slope: Callable[[np.ndarray], np.ndarray] | None = None
     places: tuple[float, ...] = ()  # kinks, and places about narrow features
     wave: float = 0.0  # radians per unit of the field
     growth: float = 0.0  # of the logarithm, per unit of the field
     degree: int = 1
+
+    @cached_property
+    def given(self) -> Any:
+        return self.source if isinstance(self.source, str) else self.source()
 
 
 @dataclass(frozen=True)
@@ -149,8 +154,12 @@ RELU = Side("relu", lambda x: np.maximum(x, 0.0), lambda x: (x > 0) * 1.0, (0.0,
 
 
 def hard(low: float, high: float) -> Side:
-    given = Custom(lambda x: jnp.clip(x, low, high), kinks=(low, high))
-    return Side(given, lambda x: np.clip(x, low, high), lambda x: ((x > low) & (x < high)) * 1.0, (low, high))
+    return Side(
+        lambda: Custom(lambda x: jnp.clip(x, low, high), kinks=(low, high)),
+        lambda x: np.clip(x, low, high),
+        lambda x: ((x > low) & (x < high)) * 1.0,
+        (low, high),
+    )
 
 
 def hermite(n: int) -> Side:
@@ -159,20 +168,27 @@ def hermite(n: int) -> Side:
 
 
 def exponential(c: float) -> Side:
-    return Side(Custom(lambda x: jnp.exp(c * x)), lambda x: np.exp(c * x), lambda x: c * np.exp(c * x), growth=abs(c))
+    return Side(
+        lambda: Custom(lambda x: jnp.exp(c * x)), lambda x: np.exp(c * x), lambda x: c * np.exp(c * x), growth=abs(c)
+    )
 
 
 def bump(centre: float, width: float) -> Side:
     def value(x: np.ndarray) -> np.ndarray:
         return np.exp(-(((x - centre) / width) ** 2))
 
-    given = Custom(lambda x: jnp.exp(-(((x - centre) / width) ** 2)), growth=0)
+    def given() -> Custom:
+        return Custom(lambda x: jnp.exp(-(((x - centre) / width) ** 2)), growth=0)
+
     return Side(given, value, lambda x: -2 * (x - centre) / width**2 * value(x), around(centre, width))
 
 
 def wave(c: float) -> Side:
     return Side(
-        Custom(lambda x: jnp.cos(c * x), growth=0), lambda x: np.cos(c * x), lambda x: -c * np.sin(c * x), wave=c
+        lambda: Custom(lambda x: jnp.cos(c * x), growth=0),
+        lambda x: np.cos(c * x),
+        lambda x: -c * np.sin(c * x),
+        wave=c,
     )
 
 
@@ -193,7 +209,7 @@ def smooth_targets(c: float, s: float) -> list[Side]:
 
     return [
         Side(f"exp(-((z1 - {c})/{s})**2)", narrow, places=around(c, s)),
-        Side(tl.MultiIndex(lambda z: jnp.exp(-(((z[0] - c) / s) ** 2)), k=1), narrow, places=around(c, s)),
+        Side(lambda: tl.MultiIndex(lambda z: jnp.exp(-(((z[0] - c) / s) ** 2)), k=1), narrow, places=around(c, s)),
         Side("cos(3*z1)", lambda z: np.cos(3 * z), wave=3.0),
         Side("tanh(z1)", np.tanh, places=around(0.0, 1.0)),
     ]

@@ -56,6 +56,15 @@ def served_by(name: str, moment: str) -> str:
 
 # One compiled program for each engine and problem, which is most of the cost: by default the engines that are chosen
 # when nothing is said, on all problems, since this is the first promise; then every engine on all that it serves.
+# Of these problems, whose programs take longest to compile, some moments are asked for by default.
+SOME = {
+    "tanh 2 on wave 1": ("chi",),
+    "relu 2 on polynomial 2": ("excess_risk",),
+    "relu 2 on sigmoid 2": ("excess_risk", "chi", "v"),
+    "hard 2 on relu 1": ("excess_risk", "chi", "v"),
+}
+
+
 @pytest.mark.parametrize("is_default", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["default", "all"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_no_engine_reports_less_than_its_true_error(name, is_default):
@@ -65,7 +74,8 @@ def test_no_engine_reports_less_than_its_true_error(name, is_default):
     for engine in ENGINES:
         moments = tuple(moment for moment in asked if serves(name, engine, moment))
         if is_default:
-            moments = tuple(moment for moment in moments if served_by(name, moment) == engine)
+            wanted = SOME.get(name, moments)
+            moments = tuple(moment for moment in moments if moment in wanted and served_by(name, moment) == engine)
         results = reports(name, engine, moments) if moments else {}
         for case in cases_of(name):
             if case.name not in results:
@@ -74,7 +84,7 @@ def test_no_engine_reports_less_than_its_true_error(name, is_default):
             true = abs(value - exact)
             if not true <= error + 2.0 * np.spacing(abs(exact)):
                 wrong.append(f"{engine} at {case.name}: reports {error:.2g}, true {true:.2g}, exact {exact:.6g}")
-            if is_default and not math.isfinite(error):
+            if served_by(name, case.moment) == engine and not math.isfinite(error):
                 wrong.append(f"{engine} at {case.name}: the error is {error}")
     assert not wrong, "\n".join(wrong)
 

@@ -101,7 +101,10 @@ def test_single_precision_knows_its_distance():
 
 
 @pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("activation, precision", [("relu", "double"), ("relu", "single"), ("erf", "double")])
+@pytest.mark.parametrize(
+    "activation, precision",
+    [("relu", "single"), *(pytest.param(name, "double", marks=pytest.mark.slow) for name in ("relu", "erf"))],
+)
 def test_products_of_a_device(keep, activation, precision, monkeypatch):
     monkeypatch.setattr("twolayer.kernel.device.STRIP", {"cpu": 40 * N, "gpu": 40 * N})
     X = images(N) * (3.0 if activation == "relu" else 1.0)
@@ -152,7 +155,7 @@ def test_preconditioner_saves_steps():
     assert with_it.steps < 0.5 * without.steps
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_smallest_eigenvalue_of_a_matrix_with_a_lonely_one(seed):
     # One eigenvalue far below the others, along a direction that no start prefers.
     values = np.concatenate([[1e-4], np.linspace(0.1, 1.0, 399)])

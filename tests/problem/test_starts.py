@@ -36,9 +36,9 @@ def explicit(law, norm, p, P, d, n=DRAWS, seed=1):
     "p, P, d, norm",
     [
         pytest.param(3, np.eye(2), 7, 1.0, id="d=7"),
-        pytest.param(2, P3, 50, 1.7, id="d=50, P not the identity"),
+        pytest.param(2, P3, 50, 1.7, id="d=50, P not the identity", marks=pytest.mark.slow),
         pytest.param(6, P3[:2, :2], 7, 1.0, id="more neurons than dimensions outside the target"),
-        pytest.param(2, np.eye(2), 3, 1.0, id="d=k+1"),
+        pytest.param(2, np.eye(2), 3, 1.0, id="d=k+1", marks=pytest.mark.slow),
     ],
 )
 def test_random_start_has_the_law_of_random_weights(law, p, P, d, norm, check_mean, check_same_law):
@@ -213,7 +213,13 @@ EMBEDDED = {
 }
 
 
-@pytest.mark.parametrize("name", EMBEDDED)
+# One with room outside the target, one without, and one that is singular; each compiles programs of its own.
+QUICK = ("regular", "more rows than dimensions", "duplicate neurons")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in EMBEDDED]
+)
 def test_weights_have_the_overlaps(name):
     (Q, M, P), d = EMBEDDED[name]
     overlaps = Overlaps(Q, M, P, jnp.ones(Q.shape[0]))

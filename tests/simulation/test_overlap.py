@@ -241,7 +241,15 @@ SETTINGS = [
     ("erf", 2, 2, 6, {"learning_rate": 3.0}, "native"),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "native", marks=pytest.mark.long),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 3.0}, "xla", marks=pytest.mark.long),
-    ("erf", 2, 1, 20, {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)}, "native"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 3.0, "constraint": tl.Sphere(), "layers": tl.Both(0.7)},
+        "native",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         "erf",
         2,
@@ -251,10 +259,26 @@ SETTINGS = [
         "xla",
         marks=pytest.mark.long,
     ),
-    ("erf", 2, 2, 20, {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)}, "xla"),
+    pytest.param(
+        "erf",
+        2,
+        2,
+        20,
+        {"learning_rate": 1.0, "batch_size": 3, "layers": tl.Both(0.7)},
+        "xla",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("erf", 3, 1, 20, {"learning_rate": 1.0, "batch_size": 2}, "xla", marks=pytest.mark.long),
     pytest.param("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 4}, "xla", marks=pytest.mark.long),
-    ("erf", 2, 1, 20, {"learning_rate": 2.0, "momentum": 0.6, "weight_decay": 0.3}, "native"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 2.0, "momentum": 0.6, "weight_decay": 0.3},
+        "native",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.long
     ),
@@ -274,7 +298,15 @@ SETTINGS = [
         "xla",
         marks=pytest.mark.long,
     ),
-    ("erf", 2, 1, 20, {"learning_rate": 3.0, "reuse": tl.Repeated(3), "constraint": tl.Sphere()}, "native"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 3.0, "reuse": tl.Repeated(3), "constraint": tl.Sphere()},
+        "native",
+        marks=pytest.mark.slow,
+    ),
     pytest.param(
         "erf",
         2,
@@ -293,8 +325,24 @@ SETTINGS = [
         "native",
         marks=pytest.mark.long,
     ),
-    ("erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6}, "xla"),
-    ("erf", 2, 1, 20, {"learning_rate": 6.0, "constraint": RIEMANNIAN, "layers": tl.Both(0.7)}, "native"),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 1.0, "batch_size": 3, "reuse": tl.LookAhead(-2.0), "momentum": 0.6},
+        "xla",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        "erf",
+        2,
+        1,
+        20,
+        {"learning_rate": 6.0, "constraint": RIEMANNIAN, "layers": tl.Both(0.7)},
+        "native",
+        marks=pytest.mark.slow,
+    ),
     ("erf", 2, 2, 12, {"learning_rate": 3.0, "batch_size": 4, "constraint": RIEMANNIAN, "momentum": 0.6}, "xla"),
     pytest.param(
         "erf",
@@ -341,6 +389,7 @@ def test_the_law_is_that_of_sgd_on_the_weights(activation, p, k, d, choices, bac
     assert energy_distance(x, y) > 0.004
 
 
+@pytest.mark.slow
 def test_one_degree_of_freedom_too_few_is_noticed(monkeypatch):
     """A planted error of one in the chi variable at d = 20 moves the lengths by many standard errors."""
     problem, training, W, W_star = make("erf", 2, 1, 20, learning_rate=10.0)

@@ -124,7 +124,11 @@ def test_right_hand_side_is_that_of_the_numerical_theory(case):
 
 
 @pytest.mark.parametrize(
-    "case", ["phase retrieval, p = 3, both layers, sphere", "he3 on a formula, both layers, sphere"]
+    "case",
+    [
+        "phase retrieval, p = 3, both layers, sphere",
+        pytest.param("he3 on a formula, both layers, sphere", marks=pytest.mark.slow),
+    ],
 )
 def test_right_hand_side_is_that_of_the_closed_engines(case):
     stated, training = CASES[case]

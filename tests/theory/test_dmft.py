@@ -301,6 +301,7 @@ def test_direct(name, check_mean):
     agrees(check_mean, *SETTINGS[name], d=300, replicas=48, steps=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [500, pytest.param(400, marks=pytest.mark.long)])
 def test_epochs(batch, check_mean):
     """Two epochs and a step at d = 1000: batches that divide the set of 1500 samples, or that leave 300 of them over.

@@ -91,7 +91,7 @@ def test_starts_are_solved_together():
 
 
 @pytest.mark.parametrize("is_coarse", [False, True])
-@pytest.mark.parametrize("level", [0.9, 0.5, 1e-3])
+@pytest.mark.parametrize("level", [0.5, *(pytest.param(level, marks=pytest.mark.slow) for level in (0.9, 1e-3))])
 def test_an_event_is_a_root_of_the_solution(level, is_coarse):
     """The fall of y' = -y^2 to a level takes 1 / level - 1, and d(time) / d(level) is -1 / level^2."""
 
@@ -160,6 +160,7 @@ def test_a_state_at_rest_or_of_zeros_stays():
         assert bool(result.is_finished) and np.all(np.asarray(result.states) == np.asarray(start))
 
 
+@pytest.mark.slow
 def test_derivatives_in_both_modes_are_those_of_the_solution():
     field, start, plain, y0 = equation(2)
 

@@ -44,7 +44,7 @@ def test_on_the_sphere_with_a_fixed_second_layer_they_are_the_known_ones(p, nois
 
 @pytest.mark.parametrize(
     ("p", "kind"),
-    [(1, "free"), (3, "both layers"), pytest.param(3, "free", marks=pytest.mark.slow)],
+    [(3, "both layers"), *(pytest.param(p, "free", marks=pytest.mark.slow) for p in (1, 3))],
 )
 def test_the_plateau_is_the_one_at_which_the_drift_of_all_overlaps_rests(p, kind):
     """Relaxed numerically at M = 0 and differentiated, for the rates and for the search of the best."""
@@ -110,7 +110,8 @@ def test_the_ode_leaves_in_the_time_of_the_formula_where_overlaps_stay_small(kin
     assert predicted(result, "ode") == pytest.approx(float(escape.times(4e-12)), rel=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "rate"), [("both layers", 0.6), pytest.param("free", 0.25, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rate"), [("both layers", 0.6), ("free", 0.25)])
 def test_runs_leave_when_the_ode_with_noise_says(kind, rate):
     replicas = 1024 if kind == "free" else 256  # its shift by noise is smaller
     result = tl.exit_time(problem(2, 3000), training(rate, *KINDS[kind]), replicas=replicas, starts=32, seed=3)
@@ -122,6 +123,7 @@ def test_runs_leave_when_the_ode_with_noise_says(kind, rate):
     assert any("rows relax to a squared length" in note for note in notes(result))
 
 
+@pytest.mark.slow
 def test_the_rate_of_the_fewest_steps_tends_to_the_optimal_one():
     student = QuadraticStudent(2, 0.0, *FREE)
     near, far = (fewest_steps(student, d, 1e-3)[0] / student.optimal_learning_rate - 1.0 for d in (10**5, 10**12))

@@ -108,6 +108,7 @@ def test_letters_of_the_literature_and_objects_state_the_same():
         assert setting.kappa == pytest.approx(0.5, rel=1e-15)
 
 
+@pytest.mark.slow
 def test_the_former_signature_warns_and_gives_the_same_numbers(result):
     samples, shares = halves(120), np.linspace(0.0, 1.0, 5)
     with pytest.warns(tl.TwolayerDeprecationWarning, match=r"use `ntk\(Problem\(target=Labels\(\), inputs=samples"):
