@@ -48,7 +48,10 @@ def test_a_comparison_has_one_axis_and_says_which():
     assert alone["SaadSolla"].time.values.tolist() == [0.0, *TIMES]
 
 
-DESCRIPTIONS = [tl.SaadSolla(), tl.OverlapSGD(), tl.DirectSGD(), tl.BatchMap(), tl.SDE(), tl.HDMF()]
+DESCRIPTIONS = [
+    *(tl.SaadSolla(), tl.OverlapSGD(), tl.DirectSGD(), tl.BatchMap(), tl.HDMF()),
+    pytest.param(tl.SDE(), marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("description", DESCRIPTIONS, ids=lambda d: type(d).__name__)

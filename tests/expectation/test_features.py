@@ -74,6 +74,7 @@ def test_a_jump_along_one_field_does_not_go_to_a_net():
     assert abs(value[0] - truth) <= error[0] < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("c", [1.0, pytest.param(2.0, marks=pytest.mark.long)])
 def test_exponentials_are_averaged_where_their_averages_are_made(c):
     """On a target that is zero: E[(c e^{cx})^2 (a e^{cx})^2] = c^2 a^2 exp(8 c^2)."""

@@ -95,6 +95,7 @@ def test_series_in_the_angle_matches_closed_forms():
     assert gap < 1e-12 and gap <= series.error
 
 
+@pytest.mark.slow
 def test_kinks_are_found_and_too_many_of_them_are_refused():
     X = unit(3, 4)
     found, declared = (gram(X, activation) for activation in (_kinked, tl.Custom(_kinked, kinks=(0.3,))))

@@ -62,7 +62,7 @@ def test_directions_in_words_and_in_order():
 ROTATED = ["staircase-3", "hidden-he3", "even-staircase", "parity-3", "gated-he3", "gated-parity", "opposite-squares"]
 
 
-@pytest.mark.parametrize("name", ROTATED)
+@pytest.mark.parametrize("name", [*ROTATED[:2], *(pytest.param(name, marks=pytest.mark.slow) for name in ROTATED[2:])])
 def test_a_rotation_changes_the_directions_and_nothing_else(name):
     plain = analyse(name)
     turn = np.linalg.qr(np.random.default_rng(len(name)).standard_normal((plain.k, plain.k)))[0]

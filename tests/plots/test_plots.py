@@ -234,7 +234,10 @@ def test_constant_lengths_have_no_panel(tree):
     assert "$Q_{ii}$" not in [ax.get_ylabel() for ax in plots.overlaps(changed(tree, on_sphere)).axes]
 
 
-@pytest.mark.parametrize(("p", "k"), [(1, 1), (2, 1), (4, 1), (8, 3), (9, 2), (3, 8)])
+@pytest.mark.parametrize(
+    ("p", "k"),
+    [(1, 1), (8, 3), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((2, 1), (4, 1), (9, 2), (3, 8)))],
+)
 def test_figures_of_every_size_can_be_drawn(tree, p, k):
     _, figure = drawn(changed(tree, lambda dataset: widened(dataset, p, k)))
     curves = figure.axes[0].lines

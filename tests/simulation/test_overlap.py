@@ -282,7 +282,9 @@ SETTINGS = [
     pytest.param(
         "erf", 2, 1, 20, {"learning_rate": 1.0, "batch_size": 3, "momentum": 0.6}, "xla", marks=pytest.mark.long
     ),
-    ("square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native"),
+    pytest.param(
+        "square", 1, 1, 200, {"learning_rate": 0.1, "constraint": tl.Sphere()}, "native", marks=pytest.mark.slow
+    ),
     pytest.param(
         "square", 3, 1, 3, {"learning_rate": 0.05}, "native", marks=pytest.mark.long
     ),  # d - k < p: nothing is left outside
@@ -639,6 +641,7 @@ def test_the_setting_keeps_the_dimensions_outside_every_span():
         assert made.degrees.tolist() == [rest - j for j in range(min(3, rest))]
 
 
+@pytest.mark.slow
 def test_one_kernel_serves_all_learning_rates_and_dimensions():
     """Rates, noise and the laws of lengths are data of the native code, which takes seconds to compile."""
     results = []

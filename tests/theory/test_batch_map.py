@@ -42,6 +42,7 @@ def test_large_batches_follow_it(is_free, check_mean):
     check_mean(runs, after(5, problem, training, tl.BatchMap())[0])
 
 
+@pytest.mark.slow
 def test_projected_gradients_make_another_map(check_mean):
     """Four giant steps at d = 400, 64 runs: both variants of the sphere follow their own map, and not the other one."""
     problem = erf_committee(d=400, noise=0.1, start=no_symmetry())

@@ -249,6 +249,7 @@ def test_a_student_that_has_learned_rests():
 # ----------------------------------------------------------------------------------- as functions and as text
 
 
+@pytest.mark.slow
 def test_functions_work_in_jax_and_on_batches():
     stated, training = CASES["he3 on He3, random second layer"]
     for form in ({}, {"symbolic_p": True}):

@@ -152,6 +152,7 @@ def test_fresh_batches_are_the_batch_map(activation):
     assert np.all(np.abs(ours.risk - theirs.risk).values[0] <= ours.risk_error.values[0] + theirs.risk_error.values[0])
 
 
+@pytest.mark.slow
 def test_first_step_does_not_know_of_reuse():
     problem = two_index("tanh")
     fresh = along(problem, tl.SGD(0.8, batch_size=600), tl.DMFT(samples=2**13), 2)
@@ -362,6 +363,7 @@ def test_a_method_that_knows_coordinates_is_refused():
 # -------------------------------------------------------------------------------------------------------- the story
 
 
+@pytest.mark.slow
 def test_reuse_learns_what_fresh_batches_do_not():
     """A target of information exponent three: nothing from fresh batches, -0.2594(5) (theory.md 10.4) from reuse."""
     problem = one_index("erf", tl.Hermite({(3,): 6**-0.5}))
@@ -391,6 +393,7 @@ def test_errors_are_honest():
     assert 0.3 < np.sqrt(np.mean(np.square(scores))) < 2.0
 
 
+@pytest.mark.slow
 def test_singular_overlaps():
     """Two neurons that are one: they stay together, and do what one neuron does. Nothing to learn: nothing moves."""
     target = tl.Committee(1, "relu")

@@ -69,7 +69,7 @@ def test_the_error_has_the_order_of_the_method(is_coarse, order):
 
 @pytest.mark.parametrize("landing", [None, jnp.array([0.0, 5.0])], ids=["ends", "interpolated"])
 @pytest.mark.parametrize("is_coarse", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_solutions_are_those_of_scipy(seed, is_coarse, landing):
     field, start, plain, y0 = equation(seed)
     exact = solve_ivp(plain, (0.0, 5.0), y0, "DOP853", np.asarray(TIMES), rtol=1e-12, atol=1e-13).y.T

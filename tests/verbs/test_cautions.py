@@ -122,6 +122,7 @@ def test_times_in_words(seconds, words):
     assert cautions.in_words(seconds) == words
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_cautions_once_and_the_report_keeps_them(tmp_path, capsys):
     spec = tmp_path / "spec.toml"
     spec.write_text(
