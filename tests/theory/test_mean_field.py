@@ -50,7 +50,10 @@ def close(found, wanted, atol):
 
 @pytest.mark.parametrize(
     ("target", "activation"),
-    [(tl.Committee(2, "erf", P=P2), "erf"), (tl.MultiIndex("z1*z2 + z1**3"), "he3")],
+    [
+        (tl.Committee(2, "erf", P=P2), "erf"),
+        pytest.param(tl.MultiIndex("z1*z2 + z1**3"), "he3", marks=pytest.mark.slow),
+    ],
 )
 def test_mean_field_forces_are_those_of_the_moments(target, activation):
     """The gradient of the averaged risk against psi, phi and chi: the moments with slopes, from other integrals."""
@@ -74,7 +77,7 @@ def test_mean_field_forces_are_those_of_the_moments(target, activation):
     close(force, total, 1e-12)
 
 
-@pytest.mark.parametrize("activation", ["relu", "softplus"])
+@pytest.mark.parametrize("activation", ["softplus", pytest.param("relu", marks=pytest.mark.slow)])
 def test_field_forces_are_the_gradient_of_the_risk(activation, monkeypatch):
     """The forces written by hand, in blocks of particles the last of which is filled up, against differentiation."""
     problem = problem_of(tl.MultiIndex("tanh(z1) + z1*z2"), activation, 7, 50)
@@ -129,7 +132,7 @@ def test_hdmf_is_the_flow_of_the_first_variation():
     assert float(rate) == pytest.approx(-dissipated, abs=1e-8) and dissipated > 1e-3
 
 
-@pytest.mark.parametrize("d", [3, 4, 7])
+@pytest.mark.parametrize("d", [3, *(pytest.param(d, marks=pytest.mark.slow) for d in (4, 7))])
 def test_the_sphere_average_is_that_of_random_directions(d, check_mean):
     """Risks at overlaps made of directions drawn one by one; with d - k = 1 and 2 at the ends."""
     n, P, rng = 3, P2, np.random.default_rng(d)
@@ -270,6 +273,7 @@ def distances(p, d, make):
     return np.array(found)
 
 
+@pytest.mark.slow
 def test_hdmf_tends_to_gradient_flow_as_one_over_p():
     """Theory, section 7.2: the risk at t = 3 for k = 1, P = 2.25 is off by -0.005/p to -0.007/p. Earlier by more."""
     off = np.array([p * distances(p, 10**6, lambda *of: field_landscapes(*of, 1e-8)) for p in (10, 40)])
@@ -329,6 +333,7 @@ def test_one_unit_follows_gradient_flow_exactly_at_finite_d():
     np.testing.assert_allclose(last.Q.values, [[1.3]], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_relu_units_within_the_span_by_pairs_and_across_their_kinks():
     """The two limits coincide there: closed averages of pairs against a rule that does not know the units' kinks."""
     problem = tl.Problem(tl.Committee(2, "relu", P=P2), tl.Student(3, "relu", [1.0, -0.7, 1.5]), tl.Gaussian(30))
