@@ -284,6 +284,7 @@ def test_another_loss_is_refused():
         tl.evolve(problem, tl.SGD(1.0), tl.SaadSolla(), until=1.0)
 
 
+@pytest.mark.slow
 def test_gradient_flow_does_without_the_averages_over_four_fields():
     """The dearest moment is not computed, and nothing else changes: at a tiny learning rate both equations are one."""
     assert "phi_hd" not in tl.SaadSolla(variance=False).needed and "phi_hd" in tl.SaadSolla().needed

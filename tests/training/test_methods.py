@@ -97,7 +97,7 @@ SLOW = pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "batch", "constraint"),
     [
-        ("Nesterov", 1, tl.Free()),
+        pytest.param("Nesterov", 1, tl.Free(), marks=pytest.mark.slow),
         ("clipped", 3, tl.Sphere()),
         pytest.param("Nesterov", 3, tl.Sphere(), marks=SLOW),
         pytest.param("clipped", 1, tl.Free(), marks=SLOW),
