@@ -256,6 +256,13 @@ def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = T
     return Plan(starts, keys, save_steps, times, ask.thresholds, ask.overlap_threshold, stops, at_any)
 
 
+def make_plans(
+    problems: Sequence[Problem], trainings: Sequence[Training], asks: Sequence[Ask], in_steps: bool = True
+) -> list[Plan]:
+    """The plans of several problems, as `make_plan` makes each of them."""
+    return [make_plan(*asked, in_steps) for asked in zip(problems, trainings, asks, strict=True)]
+
+
 def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
     return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
 

@@ -2,7 +2,7 @@
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -207,6 +207,14 @@ class Record(NamedTuple):
         return cls(**plain, others=others or None)
 
 
+class Cell(NamedTuple):
+    """One of several runs that are computed together."""
+
+    problem: Problem
+    training: SGD
+    plan: Plan
+
+
 class AbstractDescription(eqx.Module):
     """A description of a training run, exact or in a limit: base class of all simulations and theories."""
 
@@ -240,6 +248,14 @@ class AbstractDescription(eqx.Module):
     @abc.abstractmethod
     def references(self) -> tuple[str, ...]:
         """Keys of the works to cite, as in docs/references.bib."""
+
+    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
+        """A value that is equal for problems and trainings that one compiled program serves; None if there is none."""
+        return None
+
+    def run_batch(self, cells: "Sequence[Cell]") -> list["Record"]:
+        """Compute several cells of one `batch_key` together; by default one after the other."""
+        return [self.run(cell.problem, cell.training, cell.plan) for cell in cells]
 
     def require(self, problem: Problem, training: SGD) -> Applies:
         """Return the answer of ``applies``, or raise `NotApplicable` with its reason."""
