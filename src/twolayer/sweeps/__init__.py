@@ -2,8 +2,8 @@
 
 from twolayer.sweeps.result import counts as counts
 from twolayer.sweeps.result import failures as failures
-from twolayer.sweeps.sweep import SweepSpec as SweepSpec
-from twolayer.sweeps.sweep import load_sweep as load_sweep
-from twolayer.sweeps.sweep import make_spec as make_spec
-from twolayer.sweeps.sweep import run_sweep as run_sweep
-from twolayer.sweeps.sweep import sweep as sweep
+from twolayer.sweeps.run import SweepSpec as SweepSpec
+from twolayer.sweeps.run import load_sweep as load_sweep
+from twolayer.sweeps.run import make_spec as make_spec
+from twolayer.sweeps.run import run_sweep as run_sweep
+from twolayer.sweeps.run import sweep as sweep

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # The version of the layout of packs.
 FORMAT = 1
+# What reading a damaged pack may raise.
+DAMAGED = (KeyError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile)
 # Attributes of a result that are named by its cell.
 LEFT_OUT = ("spec", "spec_hash")
 
@@ -183,16 +185,19 @@ def unpacked(content: bytes, wanted: Iterable[str] | None = None) -> dict[str, C
                         for name in names
                     }
                     results |= {block["keys"][n]: _content(block, arrays, n) for n in rows}
-    except (KeyError, TypeError, AttributeError, OSError, zipfile.BadZipFile, EOFError) as error:
+    except DAMAGED as error:
         raise ValueError(f"a pack of cells cannot be read: {error}") from None
     return results
 
 
 def keys_in(content: bytes) -> list[str]:
-    """The keys of the cells in a pack."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        header = json.loads(file["header"].tobytes())
-    return [key for block in header["blocks"] for key in block["keys"]]
+    """The keys of the cells in a pack; raises `ValueError` if it cannot be read."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+            header = json.loads(file["header"].tobytes())
+        return [key for block in header["blocks"] for key in block["keys"]]
+    except DAMAGED as error:
+        raise ValueError(f"a pack of cells cannot be read: {error}") from None
 
 
 def _content(block: dict[str, Any], arrays: dict[tuple[str, str], np.ndarray], row: int) -> Content:
@@ -203,7 +208,10 @@ def _content(block: dict[str, Any], arrays: dict[tuple[str, str], np.ndarray], r
     for node, names in block["layout"].items():
         variables = {
             name: Variable(
-                tuple(stated[0]), pick(arrays[node, name]), block["units"][node].get(name, {}), bool(stated[3])
+                tuple(stated[0]),
+                np.asarray(pick(arrays[node, name])),
+                block["units"][node].get(name, {}),
+                bool(stated[3]),
             )
             for name, stated in names.items()
         }

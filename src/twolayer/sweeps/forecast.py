@@ -6,7 +6,7 @@ from typing import NamedTuple
 from twolayer.core.errors import InvalidInput
 from twolayer.sweeps.compute import batch_key
 from twolayer.sweeps.query import Query
-from twolayer.sweeps.sweep import SweepSpec
+from twolayer.sweeps.run import SweepSpec
 from twolayer.verbs import explain
 
 # Kinds of cells whose time is estimated; others are taken to be like them.

@@ -44,13 +44,19 @@ class _Shape:
     sizes: tuple[int, ...]
     dtype: np.dtype
     first: np.ndarray
+    longest: np.ndarray
     cells: int = 0
     is_same: bool = True  # in all cells that have it
     is_full: bool = True  # no cell is shorter than another
+    is_nested: bool = True  # along its first dimension a shorter one is the beginning of a longer one
 
     def join(self, other: Variable) -> None:
         """Take in the variable of one more cell."""
         shape = other.values.shape
+        if len(shape) == 1:
+            short, long = sorted((self.longest, other.values), key=len)
+            self.is_nested = self.is_nested and bool(np.array_equal(long[: len(short)], short))
+            self.longest = long
         self.is_full = self.is_full and shape == self.sizes
         self.is_same = self.is_same and shape == self.first.shape and other.values.tobytes() == self.first.tobytes()
         self.sizes = tuple(map(max, self.sizes, shape))
@@ -136,6 +142,7 @@ def _join(layout: _Layout, node: Any) -> None:
                 variable.values.shape,
                 variable.values.dtype,
                 variable.values,
+                variable.values,
                 1,
             )
     for name, value in node.attributes.items():
@@ -158,9 +165,9 @@ def _length(layout: _Layout, shape: _Shape) -> tuple[int, ...]:
 
 
 def _is_common(layout: _Layout, name: str, shape: _Shape) -> bool:
-    """Whether one array serves all cells: coordinates that are the same, or begin like the longest of them."""
+    """Whether one array serves all cells: coordinates that are the same, or such as 0, 1, 2 ... of any length."""
     if shape.dimensions == (name,) and name != "time":
-        return True
+        return shape.is_nested
     return shape.is_same and shape.is_coordinate and shape.cells == layout.cells
 
 
@@ -223,7 +230,12 @@ def _dataset(
     import xarray as xr
 
     names = tuple(axes)
-    moved = {"time": POINT} if "time" in arrays else {}  # times that differ from cell to cell label no dimension
+    # Coordinates that differ from cell to cell, such as the times of steps, label no dimension.
+    moved = {
+        name: POINT if name == "time" else f"{name}_number"
+        for name, shape in layout.shapes.items()
+        if name in arrays and shape.dimensions == (name,)
+    }
     coordinates: dict[str, Any] = {}
     variables: dict[str, Any] = {}
     for axis, fields in axes.items():
@@ -237,10 +249,8 @@ def _dataset(
         dimensions = tuple(moved.get(dimension, dimension) for dimension in shape.dimensions)
         if name in arrays:
             stated = (names + dimensions, arrays[name], dict(shape.attributes))
-        elif shape.dimensions == (name,) and not shape.is_full:  # numbers 0, 1, 2 ...: the longest has them all
-            stated = (dimensions, np.arange(shape.sizes[0]), dict(shape.attributes))
         else:
-            stated = (dimensions, shape.first, dict(shape.attributes))
+            stated = (dimensions, shape.longest, dict(shape.attributes))
         if name in taken or taken & set(dimensions):
             raise InvalidInput(
                 f"Axis {shown(name)} has the name of a variable of the result: name it by a longer path."

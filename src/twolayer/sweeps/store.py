@@ -92,7 +92,7 @@ def _keys(path: Path) -> list[str]:
     """The cells of a pack; one that cannot be read counts as not there, and its cells are computed again."""
     try:
         return keys_in(path.read_bytes())
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError):
         return []
 
 

@@ -29,6 +29,7 @@ from twolayer.sweeps.query import GridCell, Query, cells_of, check_paths, enviro
 from twolayer.sweeps.result import assembled
 from twolayer.sweeps.runner import AbstractExecutor, Counts, InProcess, run_jobs
 from twolayer.sweeps.store import MANIFEST, Store, read_manifest
+from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.progress import Progress, note, reporting
 
@@ -93,7 +94,7 @@ class SweepSpec(NamedTuple):
 
 def make_spec(
     problem: Problem,
-    training: Training | None,
+    training: Training | AbstractLayers | None,
     descriptions: Any,
     ask: Ask | NTKAsk | None,
     over: Mapping[str, Any],
@@ -130,7 +131,7 @@ def make_spec(
 @takes_these
 def sweep(
     problem: Problem,
-    training: Training | None = None,
+    training: Training | AbstractLayers | None = None,
     descriptions: "AbstractDescription | str | Sequence[AbstractDescription | str] | Ask | NTKAsk | None" = None,
     ask: Ask | NTKAsk | None = None,
     *,
