@@ -1,6 +1,7 @@
 """Sweeps: labelled results, cells that fail, folders that are continued, and numbers that are those of the verbs."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_a_comparison_is_a_tree_with_a_verdict_for_each_cell():
 )
 def test_every_analysis_can_be_swept(verb, fields, over, variable):
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
-    result = tl.sweep(problem, tl.SGD(0.05, constraint=tl.Sphere()), verb=verb, over=over, workers=0, **fields)
+    result: Any = tl.sweep(problem, tl.SGD(0.05, constraint=tl.Sphere()), verb=verb, over=over, workers=0, **fields)
     assert counts(result)["done"] == 2, failures(result)
     assert np.isfinite(result[variable].values.astype(float)).any()
 

@@ -101,7 +101,8 @@ def _numbers(result: "xr.Dataset | xr.DataTree", computed: int) -> dict[str, Any
 
     ended = counts(result)
     cells = sum(ended.values())
-    axes = {str(name): result[str(name)].values.tolist() for name in result.cell_status.dims}
+    status: Any = result["cell_status"]
+    axes = {str(name): status[name].values.tolist() for name in status.dims}
     failed = cells - ended["done"] - ended["missing"]
     return {
         "cells": cells,

@@ -1,5 +1,6 @@
 """Figures of a sweep: curves with bands against one axis, or maps of colours over two of them."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,8 @@ LABELS = {
 # A range whose ends differ by more than this factor is shown on a logarithmic scale, and so is an even one of factors.
 WIDE = 30.0
 CONTOURS = 6
+# Variables that replicas may not have, since they did not get there.
+TIMES = ("crossing_time", "overlap_time", "measured")
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,17 @@ class Hatched(Drawable):
 
     def draw(self, ax: Axes, number: int) -> Handle:
         """Hatch the cells; return a patch for the legend."""
-        from matplotlib.patches import Patch
+        from matplotlib.collections import PatchCollection
+        from matplotlib.patches import Patch, Rectangle
 
-        cells = np.ma.masked_where(~np.asarray(self.values, bool), np.zeros(np.shape(self.values)))
-        ax.pcolor(self.x, self.y, cells, hatch="////", alpha=0.0, edgecolor=DARK_GREY, lw=0.0)
-        return Patch(facecolor="white", edgecolor=DARK_GREY, hatch="////", lw=0.5)
+        sizes = np.diff(self.x), np.diff(self.y)
+        cells = [
+            Rectangle((self.x[column], self.y[row]), sizes[0][column], sizes[1][row])
+            for row, column in np.argwhere(np.asarray(self.values, bool))
+        ]
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": DARK_GREY, "hatch": "////", "lw": 0.0}
+        ax.add_collection(PatchCollection(cells, **look))
+        return Patch(**look)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,8 @@ def sweep(
         What `twolayer.sweep` or `twolayer.load` returned; it may be unfinished.
     variable
         The variable of the result: at the last save point where it has several, and its distribution over replicas
-        where it has these. By default a measured time, the time to a threshold, or the excess risk.
+        where it has these: the mean, or the median of a time that some have not reached. By default a measured
+        time, the time to a threshold, or the excess risk.
     x, y
         The axes of the sweep along the figure's axes. With ``y`` it is a map of colours with contours, in which cells
         that have no number are hatched; without, curves with the band of the inner 80% of the replicas. By default the
@@ -108,7 +118,8 @@ def sweep(
     A figure, or what was given as ``ax``.
     """
     arrays = _arrays(result, variable)
-    axes = [str(name) for name in result[STATUS].dims]
+    status: Any = result[STATUS]
+    axes = [str(name) for name in status.dims]
     for name, given in {"x": x, "y": y, "hue": hue, "col": col}.items():
         if given is not None and given not in axes:
             raise InvalidInput(f"Argument `{name}` is {shown(given)}, which is no axis: {nearest(given, axes)}")
@@ -117,7 +128,7 @@ def sweep(
         raise InvalidInput("Arguments `x`, `y`, `hue` and `col` must be different axes, but two of them are the same.")
     left = [name for name in axes if name not in taken]
     x = x or left.pop(0)
-    if y is None and hue is None and left and _is_number(result[left[0]]):
+    if y is None and hue is None and left and _is_number(status[left[0]]):
         y = left.pop(0)
     if y is None and hue is None and left:
         hue = left.pop(0)
@@ -126,7 +137,7 @@ def sweep(
     if left:
         raise InvalidInput(f"The sweep has the further axis {shown(left[0])}: select a value of it, as by `sel`.")
     panels = []
-    for value in result[col].values if col else [None]:
+    for value in status[col].values if col else [None]:
         heading = "" if value is None else f"{_label(str(col))} {_written(value)}"
         chosen = {name: array if value is None else array.sel({col: value}) for name, array in arrays.items()}
         panels += _maps(chosen, x, y, heading) if y else [_curves(chosen, x, hue, heading)]
@@ -159,16 +170,15 @@ def _arrays(result: Any, variable: str | None) -> dict[str, xr.DataArray]:
     arrays = {}
     for name, dataset in datasets.items():
         array = dataset[variable]
-        for dimension in ("time", "point"):
-            if dimension in array.dims:  # cells may have different numbers of save points
-                array = array.ffill(dimension).isel({dimension: -1}) if dimension == "point" else array.isel(time=-1)
+        if "time" in array.dims:
+            array = array.isel(time=-1)
+        if "point" in array.dims:  # cells may have different numbers of save points
+            last = dataset["time"].notnull().sum("point") - 1
+            array = array.isel(point=last.clip(min=0)).drop_vars(("time", "step", "samples"), errors="ignore")
         further = [str(d) for d in array.dims if d not in (*axes, "replica")]
         if further:
             raise InvalidInput(f"Variable `{variable}` has the further dimension `{further[0]}`: choose another one.")
-        array.attrs["is_simulation"] = (
-            dataset.attrs.get("exactness") == Exactness.EXACT.value or "replica" in array.dims
-        )
-        arrays[name] = array
+        arrays[name] = array.assign_attrs(is_simulation=dataset.attrs.get("exactness") == Exactness.EXACT.value)
     return arrays
 
 
@@ -178,6 +188,14 @@ def _is_number(coordinate: xr.DataArray) -> bool:
 
 def _label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
+
+
+def _value_label(array: xr.DataArray) -> str:
+    """What is shown of a variable."""
+    name = _label(str(array.name))
+    if array.sizes.get("replica", 1) == 1:
+        return name
+    return f"median {name}" if array.name in TIMES else f"mean {name}"
 
 
 def _written(value: Any) -> str:
@@ -220,12 +238,11 @@ def _curves(arrays: Mapping[str, xr.DataArray], x: str, hue: str | None, heading
             words = [name] if name else []
             words += [] if value is None else [_hue_label(str(hue), value)]
             series += _curve(", ".join(words), part, x, across, number if hue else place, place)
-    name = str(first.name)
     finite = np.concatenate([np.ravel(array.values[np.isfinite(array.values)]) for array in arrays.values()])
     has_log = finite.size > 0 and finite.min() > 0.0 and finite.max() / finite.min() > WIDE
     log = ("x" if not is_text and is_logarithmic(across) else "") + ("y" if has_log else "")
     ticks = (across, [str(value) for value in first[x].values]) if is_text else None
-    return Panel(_label(x), _label(name), series, log=log, title=heading, xticks=ticks, legend="best")
+    return Panel(_label(x), _value_label(first), series, log=log, title=heading, xticks=ticks, legend="best")
 
 
 def _hue_label(hue: str, value: Any) -> str:
@@ -235,30 +252,46 @@ def _hue_label(hue: str, value: Any) -> str:
 def _curve(label: str, array: xr.DataArray, x: str, across: np.ndarray, color: int, place: int) -> list[Drawable]:
     if "replica" not in array.dims:
         return [Series(label, across, array.values, color=color, dashed=place)]
-    values = array.transpose("replica", x).values
-    there = np.isfinite(values)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        count = there.sum(axis=0)
-        mean = np.where(there, values, 0.0).sum(axis=0) / np.where(count > 0, count, np.nan)
-        deviation = np.sqrt(np.where(there, (values - mean) ** 2, 0.0).sum(axis=0) / np.maximum(count - 1, 1))
-    band = None
-    if values.shape[0] > 1:
-        band = np.full((2, across.size), np.nan)
-        for n in np.flatnonzero(count > 0):
-            band[:, n] = np.quantile(values[there[:, n], n], (QUANTILES[0], QUANTILES[-1]))
-    if not array.attrs.get("is_simulation") or values.shape[0] == 1:
-        return [Series(label, across, mean, band=band, color=color, dashed=place)]
-    error = deviation / np.sqrt(np.maximum(count, 1))
-    points = Series(label, across, mean, error=error, kind="points", color=color, joined=True)
-    return [points] if band is None else [points, Series("", across, mean, band=band, color=color, look={"lw": 0.0})]
+    centre, error, *band = of_replicas(array.transpose("replica", x))
+    if array.sizes["replica"] == 1:
+        return [Series(label, across, centre, color=color, dashed=place)]
+    if not array.attrs.get("is_simulation"):
+        return [Series(label, across, centre, band=band, color=color, dashed=place)]
+    points = Series(label, across, centre, error=error, kind="points", color=color, joined=True)
+    return [points, Series("", across, centre, band=band, color=color, look={"lw": 0.0})]
+
+
+def of_replicas(array: xr.DataArray) -> list[np.ndarray]:
+    """The centre of the replicas, which are the first dimension, its standard error, and the ends of the inner 80%.
+
+    It is the mean; of a time that some replicas have not reached it is the median, in which these count as later than
+    all others. Where numbers are missing there is no mean: the runs that are left are no fair sample.
+    """
+    values = np.asarray(array.values, float)
+    number, is_time = len(values), array.name in TIMES
+    late = np.where(np.isnan(values), np.inf, values) if is_time else values
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # all replicas may be missing
+        low, middle, high = np.quantile(late, QUANTILES, axis=0, method="nearest")
+        if is_time:  # the number of replicas below the median has this standard error
+            share = 0.5 / np.sqrt(number)
+            before, after = np.quantile(late, (0.5 - share, 0.5 + share), axis=0, method="nearest")
+            error = np.where(np.isfinite(after), 0.5 * (after - before), middle - before)
+        else:
+            error = np.std(values, axis=0, ddof=min(1, number - 1)) / np.sqrt(number)
+        centre = middle if is_time else np.mean(values, axis=0)
+    limits = [np.where(np.isfinite(x), x, np.nan) for x in (centre, error, low, high)]
+    return [limits[0], np.nan_to_num(limits[1]), *limits[2:]]
 
 
 def _maps(arrays: Mapping[str, xr.DataArray], x: str, y: str, heading: str) -> list[Panel]:
     """Maps of colours over two axes, one for each description."""
     panels = []
     for name, array in arrays.items():
-        mean = array.mean("replica", skipna=True) if "replica" in array.dims else array
-        values = np.asarray(mean.transpose(y, x).values, float)
+        if "replica" in array.dims:
+            values = of_replicas(array.transpose("replica", y, x))[0]
+        else:
+            values = np.asarray(array.transpose(y, x).values, float)
         across, up = (np.asarray(array[axis].values, float) for axis in (x, y))
         logs = {axis: is_logarithmic(points) for axis, points in (("x", across), ("y", up))}
         edges = _edges(across, logs["x"]), _edges(up, logs["y"])
@@ -268,8 +301,8 @@ def _maps(arrays: Mapping[str, xr.DataArray], x: str, y: str, heading: str) -> l
             from matplotlib.colors import LogNorm
 
             options["norm"] = LogNorm(finite.min(), finite.max())
-        series: list[Drawable] = [HeatMap(*edges, values, _label(str(array.name)), options)]
-        if finite.size > 3 and min(values.shape) > 2 and np.ptp(finite) > 0.0:
+        series: list[Drawable] = [HeatMap(*edges, values, _value_label(array), options)]
+        if min(values.shape) > 4 and finite.size > 0.5 * values.size and np.ptp(finite) > 0.0:
             is_log = "norm" in options
             ends = np.log(finite.min()) if is_log else finite.min(), np.log(finite.max()) if is_log else finite.max()
             levels = np.linspace(*ends, CONTOURS + 2)[1:-1]

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
 from twolayer.core import interrupts
@@ -66,21 +67,21 @@ class OnCluster(AbstractExecutor):
             interrupts.check()
             try:
                 with self.client.as_current():
-                    finished = wait(list(self._jobs), timeout=PAUSE, return_when="FIRST_COMPLETED").done
+                    looked: Any = wait(list(self._jobs), timeout=PAUSE, return_when="FIRST_COMPLETED")
+                future = next(iter(looked.done))
+                return self._answer(future, self._jobs.pop(future))
             except TimeoutError:
-                self._check_alive()
-                continue
-            future = next(iter(finished))
-            return self._answer(future, self._jobs.pop(future))
+                if self.client.status not in ("running", "connecting"):
+                    raise gone() from None
+            except (OSError, CancelledError):  # the connection was closed
+                raise gone() from None
 
     def _answer(self, future: "Future", jobs: Sequence[Job]) -> Done | Lost:
-        from concurrent.futures import CancelledError
-
         from distributed.scheduler import KilledWorker
 
         if future.status == "finished":
             return future.result()
-        error = future.exception() if future.status == "error" else CancelledError()
+        error: Any = future.exception() if future.status == "error" else CancelledError()
         if isinstance(error, KilledWorker):
             return Lost(jobs, KILLED)
         if future.status == "error":  # what a cell raises stands in its result: this is the cluster's own
@@ -88,19 +89,17 @@ class OnCluster(AbstractExecutor):
                 f"A worker could not compute its cells: {type(error).__name__}: {first_line(error)}. What was finished "
                 "is kept; the same sweep goes on from there."
             )
-        raise self._lost()
-
-    def _check_alive(self) -> None:
-        if self.client.status not in ("running", "connecting"):
-            raise self._lost()
-
-    def _lost(self) -> ComputationFailed:
-        return ComputationFailed("The scheduler is gone. What was finished is kept; the same sweep goes on from there.")
+        raise gone()
 
     def cancel(self) -> None:
         with contextlib.suppress(Exception):
             self.client.cancel(list(self._jobs), force=True)
         self._jobs.clear()
+
+
+def gone() -> ComputationFailed:
+    """What is raised where the scheduler does not answer any more."""
+    return ComputationFailed("The scheduler is gone. What was finished is kept; the same sweep goes on from there.")
 
 
 # ------------------------------------------------------------------------------------------------------- clusters
@@ -138,10 +137,11 @@ def local(workers: int) -> Iterator["Client"]:
     quiet()
     devices = gpus()
     number = min(workers, len(devices)) if devices else workers
+    address: Any = _dashboard()
     own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(
-            LocalCluster(n_workers=0, processes=True, dashboard_address=_dashboard(), silence_logs=logging.CRITICAL)
+        cluster: Any = stack.enter_context(
+            LocalCluster(n_workers=0, processes=True, dashboard_address=address, silence_logs=logging.CRITICAL)
         )
         client = stack.enter_context(Client(cluster, set_as_default=False))
         limit = str(int(0.9 * _memory() / number))
@@ -208,8 +208,8 @@ def _dashboard() -> str | None:
 
 def quiet() -> None:
     """Silence the messages of Dask's servers: what matters to a sweep is said by it."""
-    for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for part in ("", ".client", ".comm", ".core", ".nanny", ".scheduler", ".worker"):
+        logging.getLogger(f"distributed{part}").setLevel(logging.CRITICAL)
 
 
 def gpus() -> list[str]:
@@ -230,4 +230,7 @@ def gpus() -> list[str]:
 
 def asked_of_worker(client: "Client", question: Callable[[], Any]) -> Any:
     """The answer of some worker to a question that only it can answer."""
-    return client.submit(question, pure=False).result()
+    try:
+        return client.submit(question, pure=False).result()
+    except (OSError, CancelledError):
+        raise gone() from None

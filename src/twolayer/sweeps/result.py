@@ -293,7 +293,8 @@ def counts(result: "xr.Dataset | xr.DataTree") -> dict[str, int]:
 
 def failures(result: "xr.Dataset | xr.DataTree") -> list[dict[str, Any]]:
     """The cells that are not done, with their coordinates, their status and the reason."""
-    status, message = result[STATUS], result[MESSAGE]
+    status: Any = result[STATUS]
+    message: Any = result[MESSAGE]
     rows = []
     for place in np.argwhere(status.values != CellStatus.DONE):
         cell = dict(zip(status.dims, place.tolist(), strict=True))
