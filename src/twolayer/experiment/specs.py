@@ -153,7 +153,7 @@ def _override(data: dict[str, Any], override: str) -> None:
     table[keys[-1]] = as_value(text.strip())
 
 
-def as_value(text: str) -> Any:
+def as_value(text: str) -> object:
     """The TOML value of the text, or the text itself, so that ``activation=relu`` needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

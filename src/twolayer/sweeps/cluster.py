@@ -228,9 +228,9 @@ def gpus() -> list[str]:
     return [str(number) for number, line in enumerate(listed.splitlines()) if line.startswith("GPU ")]
 
 
-def asked_of_worker(client: "Client", question: Callable[[], Any]) -> Any:
+def asked_of_worker(client: "Client", question: Callable[[], str]) -> str:
     """The answer of some worker to a question that only it can answer."""
     try:
-        return client.submit(question, pure=False).result()
+        return str(client.submit(question, pure=False).result())
     except (OSError, CancelledError):
         raise gone() from None

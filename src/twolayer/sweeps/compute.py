@@ -14,7 +14,7 @@ from twolayer.data.dataset import trajectory_arrays
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import STATUS_ATTRIBUTES, TRAJECTORY, kind_of
 from twolayer.description import Applies, Cell, Plan, Record, Status, stopped
-from twolayer.sweeps.content import CellStatus, Content, Node, Variable, node_of, packed
+from twolayer.sweeps.content import CellNode, CellStatus, CellVariable, Content, node_of, packed
 from twolayer.sweeps.query import Query
 from twolayer.training import SGD
 from twolayer.verbs import cautions
@@ -164,7 +164,7 @@ def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared:
         stated = {"long_name": long_name, "units": units} if name in known else {}
         if name == "status":
             stated |= STATUS_ATTRIBUTES
-        variables[name] = Variable(tuple(dimensions), np.asarray(array), stated, name in coordinates)
+        variables[name] = CellVariable(tuple(dimensions), np.asarray(array), stated, name in coordinates)
     name = type(description).__name__
     attributes = {
         "description": name,
@@ -178,4 +178,4 @@ def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared:
     if warned:
         attributes["cautions"] = "\n".join(warned)
     status, message = _ending(values["status"])
-    return Content(status, message, {"": Node(variables, attributes)})
+    return Content(status, message, {"": CellNode(variables, attributes)})

@@ -36,7 +36,7 @@ class CellStatus(enum.IntEnum):
     MISSING = 4
 
 
-class Variable(NamedTuple):
+class CellVariable(NamedTuple):
     """An array with the names of its dimensions and its attributes."""
 
     dimensions: tuple[str, ...]
@@ -45,10 +45,10 @@ class Variable(NamedTuple):
     is_coordinate: bool
 
 
-class Node(NamedTuple):
+class CellNode(NamedTuple):
     """One dataset of a result as plain arrays."""
 
-    variables: dict[str, Variable]
+    variables: dict[str, CellVariable]
     attributes: dict[str, Any]
 
 
@@ -57,14 +57,14 @@ class Content(NamedTuple):
 
     status: CellStatus
     message: str
-    nodes: dict[str, Node]
+    nodes: dict[str, CellNode]
 
 
-def node_of(dataset: "xr.Dataset") -> Node:
+def node_of(dataset: "xr.Dataset") -> CellNode:
     """A dataset as plain arrays."""
     coordinates = set(dataset.coords)
     variables = {
-        str(name): Variable(
+        str(name): CellVariable(
             tuple(map(str, variable.dims)),
             _plain(np.asarray(variable.values)),
             {str(key): _native(value) for key, value in variable.attrs.items()},
@@ -73,7 +73,7 @@ def node_of(dataset: "xr.Dataset") -> Node:
         for name, variable in dataset.variables.items()
     }
     attributes = {str(name): _native(value) for name, value in dataset.attrs.items() if name not in LEFT_OUT}
-    return Node(variables, attributes)
+    return CellNode(variables, attributes)
 
 
 def _plain(values: np.ndarray) -> np.ndarray:
@@ -207,7 +207,7 @@ def _content(block: dict[str, Any], arrays: dict[tuple[str, str], np.ndarray], r
     nodes = {}
     for node, names in block["layout"].items():
         variables = {
-            name: Variable(
+            name: CellVariable(
                 tuple(stated[0]),
                 np.asarray(pick(arrays[node, name])),
                 block["units"][node].get(name, {}),
@@ -217,5 +217,5 @@ def _content(block: dict[str, Any], arrays: dict[tuple[str, str], np.ndarray], r
         }
         attributes = {name: pick(values) for name, values in block["attributes"][node].items()}
         present = {name: value for name, value in attributes.items() if value is not None}
-        nodes[node] = Node(variables, present)
+        nodes[node] = CellNode(variables, present)
     return Content(CellStatus(block["status"][row]), pick(block["messages"]), nodes)

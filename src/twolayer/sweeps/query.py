@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from twolayer.analyses import NTKAsk, exit_time, learn, ntk, optimise
-from twolayer.ask import Ask
+from twolayer.ask import Ask, Training
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.specification.codec import field_at, replaced, to_json
 from twolayer.sweeps.axes import Axis, places
+from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs import compare, evolve
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Query:
         """Whether cells of this kind may be computed many at a time."""
         return self.verb == "evolve"
 
-    def field(self, path: str) -> Any:
+    def field(self, path: str) -> object:
         """The value of the field at a path such as ``training.learning_rate``."""
         table, _, rest = _split(path)
         if isinstance(self.run, dict) and table == "run":
@@ -59,7 +60,7 @@ class Query:
             return self.run.get(rest)
         return field_at(getattr(self, table), rest)
 
-    def with_field(self, path: str, value: Any) -> "Query":
+    def with_field(self, path: str, value: object) -> "Query":
         """The same with another value of a field."""
         table, _, rest = _split(path)
         if isinstance(self.run, dict) and table == "run":
@@ -139,7 +140,7 @@ _ANALYSES: dict[str, Callable[..., Any]] = {"exit_time": exit_time, "learn": lea
 def make_query(
     verb: str,
     problem: Problem,
-    training: Any,
+    training: Training | AbstractLayers | None,
     descriptions: Sequence[AbstractDescription],
     ask: Ask | NTKAsk | None,
     fields: Mapping[str, Any],

@@ -10,7 +10,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.text import Text, table
 from twolayer.data.schema import SCHEMA, Schema, add_kind, ordered
-from twolayer.sweeps.content import CellStatus, Content, Variable
+from twolayer.sweeps.content import CellStatus, CellVariable, Content
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -50,7 +50,7 @@ class _Shape:
     is_full: bool = True  # no cell is shorter than another
     is_nested: bool = True  # along its first dimension a shorter one is the beginning of a longer one
 
-    def join(self, other: Variable) -> None:
+    def join(self, other: CellVariable) -> None:
         """Take in the variable of one more cell."""
         shape = other.values.shape
         if len(shape) == 1:
@@ -65,7 +65,7 @@ class _Shape:
 
 
 @dataclass
-class _Layout:
+class _CellLayout:
     """The variables and attributes of one dataset of all cells."""
 
     shapes: dict[str, _Shape] = field(default_factory=dict)
@@ -101,13 +101,13 @@ def assembled(
 
     axes = {next(iter(names)): names for names in coordinates}
     sizes = tuple(len(names[name]) for name, names in axes.items())
-    layouts: dict[str, _Layout] = {}
+    layouts: dict[str, _CellLayout] = {}
     status = np.full(sizes, int(CellStatus.MISSING), np.int8)
     message = np.full(sizes, "", object)
     for place, content in found():
         status[place], message[place] = int(content.status), content.message
         for name, node in content.nodes.items():
-            _join(layouts.setdefault(name, _Layout()), node)
+            _join(layouts.setdefault(name, _CellLayout()), node)
     for place, reason in reasons.items():
         status[place], message[place] = int(CellStatus.REFUSED), reason
     values = {name: _empty(layout, sizes) for name, layout in layouts.items()}
@@ -117,14 +117,14 @@ def assembled(
     ends = {STATUS: status, MESSAGE: message.astype(str)}
     datasets = {
         name: _dataset(axes, layout, values[name], ends if name == "" else {}, attributes)
-        for name, layout in (layouts or {"": _Layout()}).items()
+        for name, layout in (layouts or {"": _CellLayout()}).items()
     }
     if len(datasets) == 1:
         return datasets[""]
     return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
 
 
-def _join(layout: _Layout, node: Any) -> None:
+def _join(layout: _CellLayout, node: Any) -> None:
     """Take in the shapes and attributes of one more cell."""
     layout.cells += 1
     for name, variable in node.variables.items():
@@ -151,12 +151,12 @@ def _join(layout: _Layout, node: Any) -> None:
         stated[text] = stated.get(text, 0) + 1
 
 
-def _is_label(name: str, variable: Variable) -> bool:
+def _is_label(name: str, variable: CellVariable) -> bool:
     """Whether a variable is the text labels of a dimension, by which cells are aligned."""
     return variable.dimensions == (name,) and variable.values.dtype.kind == "U"
 
 
-def _length(layout: _Layout, shape: _Shape) -> tuple[int, ...]:
+def _length(layout: _CellLayout, shape: _Shape) -> tuple[int, ...]:
     """The sizes of a variable in the whole."""
     return tuple(
         len(layout.labels[name]) if name in layout.labels else size
@@ -164,14 +164,14 @@ def _length(layout: _Layout, shape: _Shape) -> tuple[int, ...]:
     )
 
 
-def _is_common(layout: _Layout, name: str, shape: _Shape) -> bool:
+def _is_common(layout: _CellLayout, name: str, shape: _Shape) -> bool:
     """Whether one array serves all cells: coordinates that are the same, or such as 0, 1, 2 ... of any length."""
     if shape.dimensions == (name,) and name != "time":
         return shape.is_nested
     return shape.is_same and shape.is_coordinate and shape.cells == layout.cells
 
 
-def _empty(layout: _Layout, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _empty(layout: _CellLayout, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Arrays that hold nothing yet, with the axes first; numbers that may be missing are real, so that they can be."""
     arrays = {}
     has_all = int(np.prod(sizes)) == layout.cells
@@ -192,12 +192,12 @@ def _empty(layout: _Layout, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _varies(layout: _Layout, name: str, stated: Mapping[str, int]) -> bool:
+def _varies(layout: _CellLayout, name: str, stated: Mapping[str, int]) -> bool:
     is_common = len(stated) == 1 and sum(stated.values()) == layout.cells
     return name in OF_CELLS or (name not in SINGLE and not is_common)
 
 
-def _fill(layout: _Layout, arrays: dict[str, np.ndarray], place: tuple[int, ...], node: Any) -> None:
+def _fill(layout: _CellLayout, arrays: dict[str, np.ndarray], place: tuple[int, ...], node: Any) -> None:
     """Put the numbers of one cell into the arrays of all."""
     own = {
         name: [layout.labels[name][text] for text in variable.values.tolist()]
@@ -222,7 +222,7 @@ def _fill(layout: _Layout, arrays: dict[str, np.ndarray], place: tuple[int, ...]
 
 def _dataset(
     axes: Mapping[str, Mapping[str, Any]],
-    layout: _Layout,
+    layout: _CellLayout,
     arrays: Mapping[str, np.ndarray],
     ends: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],

@@ -95,7 +95,7 @@ class SweepSpec(NamedTuple):
 def make_spec(
     problem: Problem,
     training: Training | AbstractLayers | None,
-    descriptions: Any,
+    descriptions: "AbstractDescription | str | Sequence[AbstractDescription | str] | Ask | NTKAsk | None",
     ask: Ask | NTKAsk | None,
     over: Mapping[str, Any],
     together: Sequence[Sequence[str]],
