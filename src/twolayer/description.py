@@ -208,11 +208,11 @@ class Record(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One of several runs that are computed together."""
+    """One of many settings that are computed together: what is learned, how, and what is asked of it."""
 
     problem: Problem
     training: SGD
-    plan: Plan
+    plan: Plan  # its own starts, keys, steps, times, thresholds
 
 
 class AbstractDescription(eqx.Module):
@@ -225,6 +225,20 @@ class AbstractDescription(eqx.Module):
     @abc.abstractmethod
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         """Compute the training run at the save points of the plan."""
+
+    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
+        """A value that is equal for problems and trainings that one compiled program serves.
+
+        None, the default, where each runs by itself.
+        """
+        return None
+
+    def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
+        """Compute several cells of one `batch_key` together; the default runs one after the other.
+
+        The numbers of a cell do not depend on the other cells, and equal those of `run` up to rounding.
+        """
+        return [self.run(*cell) for cell in cells]
 
     @property
     def is_continuous(self) -> bool:
@@ -248,14 +262,6 @@ class AbstractDescription(eqx.Module):
     @abc.abstractmethod
     def references(self) -> tuple[str, ...]:
         """Keys of the works to cite, as in docs/references.bib."""
-
-    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
-        """A value that is equal for problems and trainings that one compiled program serves; None if there is none."""
-        return None
-
-    def run_batch(self, cells: "Sequence[Cell]") -> list["Record"]:
-        """Compute several cells of one `batch_key` together; by default one after the other."""
-        return [self.run(cell.problem, cell.training, cell.plan) for cell in cells]
 
     def require(self, problem: Problem, training: SGD) -> Applies:
         """Return the answer of ``applies``, or raise `NotApplicable` with its reason."""

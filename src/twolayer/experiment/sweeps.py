@@ -79,10 +79,8 @@ def _spec(tables: dict[str, Any], verb: str | None, axes: Mapping[str, Any], gro
         return make_spec(problem, training, None, None, axes, groups, verb, fields)
     run = DEFAULTS | run
     members = [decode(member, eqx.Module) if isinstance(member, dict) else member for member in run.pop("descriptions")]
-    is_one = len(members) == 1 and verb != "compare"
-    return make_spec(
-        problem, training, members[0] if is_one else members, decode(run, Ask, "run"), axes, groups, verb, {}
-    )
+    followed: Any = members[0] if len(members) == 1 and verb != "compare" else members
+    return make_spec(problem, training, followed, decode(run, Ask, "run"), axes, groups, verb, {})
 
 
 def _of_report(data: Any) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def make_spec(
         verb = "evolve" if is_one else "compare"
     if descriptions is None:
         descriptions = ("DirectSGD", "SaadSolla") if verb == "compare" else ()
-    members = (descriptions,) if is_one else tuple(descriptions)
+    members: Any = (descriptions,) if is_one else descriptions
     check = instance("descriptions", AbstractDescription, "a description such as SaadSolla(), or a list of them")
     members = tuple(check(member) for member in members)
     if verb == "evolve" and len(members) != 1:

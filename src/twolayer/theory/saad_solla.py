@@ -20,7 +20,6 @@ from twolayer.theory.motion.drift import drift
 from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.integrate import Solution
-from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD, Fresh, RidgeRegression
 
@@ -177,7 +176,7 @@ class SaadSolla(FitsPopulation):
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.choose(problem, training)
-        small = without_dimension(problem)
+        small = problem.without_dimension
         if training.samples_per_step(small) == training.samples_per_step(problem):  # nothing else in the limit has a d
             problem = small
         problem, training = as_data((problem, training))
