@@ -18,10 +18,11 @@ def square(d, noise=0.0, **options):
     return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d), noise=noise, **options)
 
 
-def cells_of(settings, asks):
+def cells_of(settings, asks, in_steps=True):
     """Cells of problems and trainings, each with its own ask."""
     problems, trainings = zip(*settings, strict=True)
-    return [Cell(*cell) for cell in zip(problems, trainings, make_plans(problems, trainings, asks), strict=True)]
+    plans = make_plans(problems, trainings, asks, in_steps)
+    return [Cell(*cell) for cell in zip(problems, trainings, plans, strict=True)]
 
 
 def assert_same(x: Record, y: Record, rtol: float = 0.0):

@@ -22,7 +22,7 @@ WIDTH, GPU_WIDTH = 32, 1024
 BLOCKS = 64
 
 
-def in_blocks(function: Callable[..., PyTree], common: PyTree, rows: PyTree) -> PyTree:
+def in_blocks(function: Callable[..., PyTree], common: PyTree, rows: PyTree, blocks: int = BLOCKS) -> PyTree:
     """Return ``function(common, row)`` for all rows, as NumPy arrays with the rows along the first axis.
 
     Parameters
@@ -33,10 +33,12 @@ def in_blocks(function: Callable[..., PyTree], common: PyTree, rows: PyTree) -> 
         Its first argument, the same for all rows.
     rows
         A pytree of NumPy arrays with the rows along the first axis.
+    blocks
+        How many blocks are computed by one call; calls are divided among the cores.
     """
     width = WIDTH if jax.default_backend() == "cpu" else GPU_WIDTH
     number = len(jax.tree.leaves(rows)[0])
-    together = BLOCKS * width
+    together = blocks * width
     calls = range(0, number, together)
     results: list[Any] = [None] * len(calls)
 
@@ -54,7 +56,7 @@ def in_blocks(function: Callable[..., PyTree], common: PyTree, rows: PyTree) -> 
         def arranged(x: Any) -> np.ndarray:
             x = np.asarray(x)
             part = x[first : first + together] if here == together else x[members]
-            return part.reshape(BLOCKS, width, *x.shape[1:])
+            return part.reshape(blocks, width, *x.shape[1:])
 
         result = _some_blocks(function, common, jax.tree.map(arranged, rows), np.asarray(-(-here // width)))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:here], jax.device_get(result))
@@ -70,7 +72,8 @@ def _some_blocks(function: Callable[..., Any], common: PyTree, rows: PyTree, num
         return jax.vmap(partial(function, common))(jax.tree.map(lambda x: x[n], rows))
 
     shapes = jax.eval_shape(of_block, 0)
-    empty = jax.tree.map(lambda x: jnp.zeros((BLOCKS, *x.shape), x.dtype), shapes)
+    blocks = len(jax.tree.leaves(rows)[0])
+    empty = jax.tree.map(lambda x: jnp.zeros((blocks, *x.shape), x.dtype), shapes)
     # The number of blocks is not known to the compiler, which would treat few of them differently.
     return jax.lax.fori_loop(
         0, number, lambda n, table: jax.tree.map(lambda t, x: t.at[n].set(x), table, of_block(n)), empty
