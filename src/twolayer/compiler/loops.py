@@ -7,7 +7,7 @@ of a replica.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -173,8 +173,13 @@ def on_all_cores(work: Callable[[int], None], number: int) -> None:
     if workers <= 1:
         take()
     else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(take, range(workers)))
+        list(_threads(cores()).map(take, range(workers)))
+
+
+@cache
+def _threads(number: int) -> ThreadPoolExecutor:
+    """Threads that stay between calls: a short call would take longer to start them than to compute."""
+    return ThreadPoolExecutor(number, thread_name_prefix="twolayer")
 
 
 # ------------------------------------------------------------------------------------------------ choice of a backend

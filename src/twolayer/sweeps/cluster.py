@@ -57,8 +57,8 @@ class OnCluster(AbstractExecutor):
         self.ahead = 2 * self.slots
         self._jobs: dict[Future, Sequence[Job]] = {}
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        self._jobs[self.client.submit(compute, list(jobs), pure=False)] = jobs
+    def submit(self, jobs: Sequence[Job], is_together: bool) -> None:
+        self._jobs[self.client.submit(compute, list(jobs), is_together, pure=False)] = jobs
 
     def next(self) -> Done | Lost:
         from distributed import wait

@@ -1,5 +1,6 @@
 """The work of a sweep: the results of some cells, many at a time where one compiled program serves them."""
 
+import contextlib
 import time
 import warnings
 from collections.abc import Hashable, Sequence
@@ -41,10 +42,10 @@ class Done(NamedTuple):
     seconds: float
 
 
-def compute(jobs: Sequence[Job]) -> Done:
-    """Compute cells; a cell that fails says so in its result, and does not concern the others."""
+def compute(jobs: Sequence[Job], is_together: bool) -> Done:
+    """Compute cells, together or one by one; one that fails says so in its result, and does not concern the others."""
     began = time.perf_counter()
-    contents = answers([job.query for job in jobs])
+    contents = answers([job.query for job in jobs], is_together)
     keys = [job.key for job in jobs]
     pack = packed(dict(zip(keys, contents, strict=True)))
     return Done(keys, pack, [int(content.status) for content in contents], time.perf_counter() - began)
@@ -64,29 +65,15 @@ def batch_key(query: Query) -> Hashable | None:
     return None if own is None else (query.descriptions, own, ask.replicas, save, watched)
 
 
-def answers(queries: Sequence[Query]) -> list[Content]:
-    """The results of cells, in their order."""
-    contents: list[Content | None] = [None] * len(queries)
-    groups: dict[Hashable, list[int]] = {}
-    for number, query in enumerate(queries):
-        key = batch_key(query)
-        groups.setdefault(("alone", number) if key is None else key, []).append(number)
+def answers(queries: Sequence[Query], is_together: bool) -> list[Content]:
+    """The results of cells, which have one `batch_key` where they are computed together."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cautions.Caution)  # they stand in the results
-        for members in groups.values():
-            asked = [queries[number] for number in members]
-            for number, content in zip(members, _of_group(asked), strict=True):
-                contents[number] = content
-    return [content for content in contents if content is not None]
-
-
-def _of_group(queries: Sequence[Query]) -> list[Content]:
-    if len(queries) > 1 or batch_key(queries[0]) is not None:
-        try:
-            return _together(queries)
-        except (InvalidInput, ComputationFailed):
-            pass  # one of them is at fault: by itself each says what it is
-    return [_alone(query) for query in queries]
+        if is_together:
+            # One of them may be at fault: by itself each says what it is.
+            with contextlib.suppress(InvalidInput, ComputationFailed):
+                return _together(queries)
+        return [_alone(query) for query in queries]
 
 
 def _alone(query: Query) -> Content:

@@ -38,8 +38,8 @@ class AbstractExecutor(abc.ABC):
     ahead: int  # portions that are handed out at once
 
     @abc.abstractmethod
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Begin to compute a portion."""
+    def submit(self, jobs: Sequence[Job], is_together: bool) -> None:
+        """Begin to compute a portion, whose cells are computed together or one by one."""
 
     @abc.abstractmethod
     def next(self) -> Done | Lost:
@@ -60,16 +60,16 @@ class InProcess(AbstractExecutor):
     slots = ahead = 1
 
     def __init__(self, more: "Callable[[], AbstractExecutor] | None" = None) -> None:
-        self._jobs: deque[Sequence[Job]] = deque()
+        self._jobs: deque[tuple[Sequence[Job], bool]] = deque()
         self._more = more
         self._began = time.monotonic()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        self._jobs.append(jobs)
+    def submit(self, jobs: Sequence[Job], is_together: bool) -> None:
+        self._jobs.append((jobs, is_together))
 
     def next(self) -> Done | Lost:
         interrupts.check()
-        return compute(self._jobs.popleft())
+        return compute(*self._jobs.popleft())
 
     def grown(self, seconds: float) -> AbstractExecutor:
         is_long = time.monotonic() - self._began > PATIENCE and seconds > WORTH
@@ -142,7 +142,7 @@ def run_jobs(
                 executor = executor.grown(sum(group.left for group in waiting))
             while waiting and running < executor.ahead:
                 group = waiting[0]
-                executor.submit(group.portion(executor.slots, _fitting(group.jobs[0])))
+                executor.submit(group.portion(executor.slots, _fitting(group.jobs[0])), group.is_together)
                 running += 1
                 waiting.rotate(-1)
                 if not group.jobs:
@@ -183,7 +183,7 @@ def _take_lost(lost: Lost, executor: AbstractExecutor, store: Store, counts: Cou
     """Hand out the cells of a lost portion one by one; a single one that was lost has failed. Gives back how many."""
     if len(lost.jobs) > 1:
         for job in lost.jobs:
-            executor.submit([job])
+            executor.submit([job], is_together=False)
         return len(lost.jobs)
     key = lost.jobs[0].key
     store.save([key], packed({key: Content(CellStatus.FAILED, lost.reason, {})}))
