@@ -125,6 +125,8 @@ LARGE = {
     "cli/exit_time.py:exit_time": "a command: one argument for each option",
     "cli/learn.py:learn": "a command: one argument for each option",
     "cli/ntk.py:ntk": "a command: one argument for each option",
+    "cli/sweep.py:sweep": "a command: one argument for each option",
+    "sweeps/run.py:sweep": "a verb: one argument for each thing that can be asked",
     "gallery/escaping_mediocrity/optimal_learning_rate/script.py:make": "a page reads from top to bottom",
     "gallery/escaping_mediocrity/risk_floor/script.py:make": "a page reads from top to bottom",
     "gallery/escaping_mediocrity/second_layer/script.py:make": "a page reads from top to bottom",

@@ -58,6 +58,7 @@ from twolayer.problem import WarmStart as WarmStart
 from twolayer.simulation import DirectSGD as DirectSGD
 from twolayer.simulation import OverlapSGD as OverlapSGD
 from twolayer.specification.registry import register as register
+from twolayer.sweeps import sweep as sweep
 from twolayer.theory import DMFT as DMFT
 from twolayer.theory import HDMF as HDMF
 from twolayer.theory import SDE as SDE

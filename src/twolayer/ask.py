@@ -5,7 +5,7 @@ is the one specification of a run, and its hash names the report folder, the dat
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import equinox as eqx
@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from twolayer.compiler.blocks import alike, as_key, in_blocks
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
 from twolayer.core.memory import available_memory, in_words
 from twolayer.core.random import replica_key
 from twolayer.description import AbstractDescription, Plan
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.codec import content_hash, to_json
-from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
+from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
 from twolayer.specification.registry import register
 from twolayer.training import SGD, Schedule
 
@@ -228,6 +229,66 @@ def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = T
         Whether the save points move to the nearest steps of the training, for what goes in steps; a limit theory alone
         is saved at the very times asked, which do not depend on d.
     """
+    steps, times = _save_points(problem, training, ask, in_steps)
+    keys = _replica_keys(ask.seed, ask.replicas)
+    return _plan(training, ask, steps, times, keys, _draw(*_drawable(problem), keys))
+
+
+def make_plans(
+    problems: Sequence[Problem], trainings: Sequence[SGD], asks: Sequence[Ask], in_steps: bool = True
+) -> list[Plan]:
+    """Return the plans of many cells, as `make_plan` does one by one, with the starts of all cells drawn together."""
+    points = [_save_points(*cell, in_steps) for cell in zip(problems, trainings, asks, strict=True)]
+    keys = {which: _replica_keys(*which) for which in {(ask.seed, ask.replicas) for ask in asks}}
+    starts = _starts(problems, [keys[ask.seed, ask.replicas] for ask in asks])
+    return [
+        _plan(training, ask, *points[place], keys[ask.seed, ask.replicas], starts[place])
+        for place, (training, ask) in enumerate(zip(trainings, asks, strict=True))
+    ]
+
+
+def _starts(problems: Sequence[Problem], keys: Sequence[Key[Array, " _"]]) -> list[Overlaps]:
+    """The starts of many problems, drawn together where the problems differ in d and in numbers of the start only."""
+    drawable = [_drawable(problem) for problem in problems]
+    kinds = [_kind_of_start(problem, d) for problem, d in drawable]
+    starts: dict[int, Overlaps] = {}
+    for places in alike(kinds):
+        sizes = [len(keys[place]) for place in places]
+        words = [np.asarray(jax.random.key_data(keys[place])) for place in places]
+        parts = [eqx.filter((drawable[place][0].start, drawable[place][1]), eqx.is_array) for place in places]
+        numbers = jax.tree.map(lambda *x: np.repeat(np.stack(x), sizes, axis=0), *parts)  # noqa: B023 (used at once)
+        values = in_blocks(_start_of_row, drawable[places[0]][0], (numbers, np.concatenate(words)))
+        ends = np.cumsum(sizes)[:-1]
+        for place, Q, M, a in zip(places, *(np.split(x, ends) for x in values), strict=True):
+            starts[place] = Overlaps(*map(jnp.asarray, (Q, M, np.asarray(problems[place].P, np.float64), a)))
+    return [starts[place] for place in range(len(problems))]
+
+
+def _kind_of_start(problem: Problem, d: Any) -> Hashable:
+    """A value that is equal for starts that one program draws: numbers of the start may differ, and d."""
+    leaves, structure = jax.tree.flatten(problem.start)
+    shapes = [leaf.shape if eqx.is_array(leaf) else leaf for leaf in leaves]
+    return (*as_key(replaced(problem, start=None)), structure, *shapes, d is None)
+
+
+def _start_of_row(problem: Problem, row: tuple[Any, Any]) -> tuple[Array, Array, Array]:
+    """The start of one row: the numbers of its start, its dimension, and the words of its key."""
+    (numbers, d), words = row
+    start = eqx.combine(numbers, problem.start)
+    drawn = replaced(problem, start=start).draw(jax.random.wrap_key_data(words, impl="threefry2x32"), d)
+    return drawn.Q, drawn.M, drawn.a
+
+
+def _drawable(problem: Problem) -> tuple[Problem, Any]:
+    """The problem as data, and its dimension as a number where one program serves all dimensions."""
+    data = replaced(as_data(problem), noise=0.0)  # no start depends on it
+    if problem.d < problem.p + problem.k:
+        return data, None
+    return data.without_dimension, np.asarray(float(problem.d))
+
+
+def _save_points(problem: Problem, training: Training, ask: Ask, in_steps: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The save points of a run as steps and as times."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     clock = training.clock(problem)
@@ -248,12 +309,16 @@ def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = T
     check_starts(problem, ask.replicas)
     if problem.has_random_start:  # without one there may be a single replica, which the description decides
         check_record(problem, ask.replicas, len(times))
-    keys = _replica_keys(ask.seed, ask.replicas)
-    starts = _draw(as_data(problem), keys)
+    return save_steps, times
+
+
+def _plan(
+    training: Training, ask: Ask, steps: np.ndarray, times: np.ndarray, keys: Key[Array, " replicas"], starts: Overlaps
+) -> Plan:
     if training.is_spherical and float(np.min(np.diagonal(starts.Q, axis1=1, axis2=2))) <= 0.0:
         raise InvalidInput("On the sphere every row needs a length, but a row of the start is zero.")
     stops, at_any = bool(ask.stop_at_threshold), ask.stop_at_threshold == "any"
-    return Plan(starts, keys, save_steps, times, ask.thresholds, ask.overlap_threshold, stops, at_any)
+    return Plan(starts, keys, steps, times, ask.thresholds, ask.overlap_threshold, stops, at_any)
 
 
 def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
@@ -262,13 +327,13 @@ def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
 
 def first_start(problem: Problem) -> Overlaps:
     """The start of the first replica of the seed zero."""
-    starts = jax.device_get(_draw(as_data(problem), _replica_keys(0, 1)))
+    starts = jax.device_get(_draw(*_drawable(problem), _replica_keys(0, 1)))
     return Overlaps(starts.Q[0], starts.M[0], starts.P, starts.a[0])
 
 
 @eqx.filter_jit
-def _draw(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
-    return problem.draw_many(keys)
+def _draw(problem: Problem, d: Any, keys: Key[Array, " replicas"]) -> Overlaps:
+    return problem.draw_many(keys, d)
 
 
 def check_starts(problem: Problem, replicas: int) -> None:

@@ -2,7 +2,7 @@
 
 import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -207,6 +207,14 @@ class Record(NamedTuple):
         return cls(**plain, others=others or None)
 
 
+class Cell(NamedTuple):
+    """One of many settings that are computed together: what is learned, how, and what is asked of it."""
+
+    problem: Problem
+    training: SGD
+    plan: Plan  # its own starts, keys, steps, times, thresholds
+
+
 class AbstractDescription(eqx.Module):
     """A description of a training run, exact or in a limit: base class of all simulations and theories."""
 
@@ -217,6 +225,20 @@ class AbstractDescription(eqx.Module):
     @abc.abstractmethod
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         """Compute the training run at the save points of the plan."""
+
+    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
+        """A value that is equal for problems and trainings that one compiled program serves.
+
+        None, the default, where each runs by itself.
+        """
+        return None
+
+    def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
+        """Compute several cells of one `batch_key` together; the default runs one after the other.
+
+        The numbers of a cell do not depend on the other cells, and equal those of `run` up to rounding.
+        """
+        return [self.run(*cell) for cell in cells]
 
     @property
     def is_continuous(self) -> bool:

@@ -1,5 +1,6 @@
 """Reports: one folder with numbers, figures, the specification and, of a comparison, half a page of text."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +13,8 @@ from twolayer.core.files import write_whole
 from twolayer.data import save
 from twolayer.data.summary import finite
 from twolayer.description import Status
-from twolayer.plots import overlaps, risk, save_figure
+from twolayer.plots import overlaps, risk, save_figure, sweep
+from twolayer.sweeps import failures
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -88,6 +90,38 @@ def write_report(tree: "xr.DataTree", folder: Path, title: str, spec: str) -> di
     texts = {"spec.json": spec, "report.md": _words(title, summary, datasets)}
     figures = {"risk": risk(tree, title), "overlaps": overlaps(tree, title)}
     return write_folder(folder, summary, {"comparison": tree}, figures, texts)
+
+
+def write_sweep(
+    result: "xr.Dataset | xr.DataTree", folder: Path, numbers: Mapping[str, Any], spec: str
+) -> dict[str, Any]:
+    """Write the report of a sweep into its folder, next to the cells: a figure, the specification, what failed.
+
+    Parameters
+    ----------
+    result
+        What `sweep` returned; it may be unfinished.
+    folder
+        The folder of the sweep.
+    numbers
+        How many cells there are, and how they ended.
+    spec
+        The specification as JSON, which ``twolayer sweep`` takes again.
+    """
+    import csv
+    import io
+
+    table = io.StringIO()
+    rows = failures(result)
+    if rows:
+        writer = csv.DictWriter(table, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    texts = {"spec.json": spec} | ({"failures.csv": table.getvalue()} if rows else {})
+    figures = {}
+    with contextlib.suppress(InvalidInput):  # more axes than a figure has, or no finished cell
+        figures["sweep"] = sweep(result)
+    return write_folder(folder, numbers, {}, figures, texts)
 
 
 def _describe(name: str, dataset: "xr.Dataset") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from twolayer.cli.gallery import gallery
 from twolayer.cli.learn import learn
 from twolayer.cli.ntk import ntk
 from twolayer.cli.run import run
+from twolayer.cli.sweep import sweep
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -39,5 +40,5 @@ def _twolayer(
     """
 
 
-for _command in (run, explain, derive, exit_time, learn, ntk, gallery, demo, doctor):
+for _command in (run, sweep, explain, derive, exit_time, learn, ntk, gallery, demo, doctor):
     app.command(_command.__name__.replace("_", "-"))(answering(_command))

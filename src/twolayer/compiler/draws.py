@@ -149,16 +149,18 @@ def _large_quantile(z: np.ndarray, degrees: float) -> np.ndarray:
 
 # Number of terms up to which the polynomial is summed in single precision, the precision of the normal number.
 SHORT = 16
+# The degrees of polynomials that are tried.
+POWERS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def chi_coefficients(degrees: float) -> np.ndarray:
     r"""Return the Chebyshev coefficients of the map from a normal number to :math:`\sqrt2 (\chi_D - \sqrt D)`.
 
     It is the quantile transform: increasing, smooth, and close to the identity at large D, so that a short polynomial
     is exact to the rounding in which it is summed. The range is that of `normal_pair`.
     """
-    for degree in (4, 6, 8, 12, 16, 24, 32, 48, 64, 96):
+    for degree in POWERS:
         series = np.polynomial.chebyshev.Chebyshev.interpolate(
             lambda z: _quantile(z, degrees), degree, domain=[-REACH, REACH]
         )

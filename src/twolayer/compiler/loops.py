@@ -7,7 +7,7 @@ of a replica.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
@@ -31,10 +31,11 @@ LANES, WARPS = 128, 4
 class WrittenOut(NamedTuple):
     """A step as two programs on scalars: its random numbers, and the next state given them."""
 
-    draws: Program  # random numbers, given two words of a key and two of the step's number
+    draws: Program  # random numbers, given two words of a key, two of the step's number, and the shared constants
     step: Program  # next state, given the state, the constants of a replica, and the random numbers
     state: int  # how many numbers the state has
     fixed: int  # how many constants a replica has
+    shared: int = 0  # how many of these, the last ones, are the same for all replicas of a block and serve ``draws``
 
 
 def counter(step: Array) -> tuple[Any, Any]:
@@ -50,7 +51,7 @@ def by_vectors(
 
     def body(step: Array, flat: list[Array]) -> list[Array]:
         low, high = (jnp.full(words[0].shape, word) for word in counter(step))
-        numbers = program.draws.run([*words, low, high])
+        numbers = program.draws.run([*words, low, high, *fixed[program.fixed - program.shared :]])
         return program.step.run([*flat, *fixed, *numbers])
 
     return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), body, state)
@@ -60,14 +61,18 @@ def by_vectors(
 def by_kernel(
     program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
 ) -> list[Array]:
-    """Return the state after the steps from ``first`` to ``last``, by one GPU kernel that keeps it in registers."""
+    """Return the state after the steps from ``first`` to ``last``, by one GPU kernel that keeps it in registers.
+
+    Both may be arrays with a number for each block of replicas.
+    """
     from jax.experimental import pallas
     from jax.experimental.pallas import triton
 
     replicas = len(state[0])
     members = np.minimum(np.arange(-(-replicas // LANES) * LANES), replicas - 1)
     tables = [jnp.stack(rows)[:, members] for rows in (state, fixed, words)]
-    span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
+    blocks = len(members) // LANES
+    span = jnp.stack([jnp.broadcast_to(jnp.asarray(step, jnp.int64), (blocks,)) for step in (first, last)])
 
     def kernel(span_ref: Any, state_ref: Any, fixed_ref: Any, words_ref: Any, out_ref: Any) -> None:
         constants = [fixed_ref[n, :] for n in range(program.fixed)]
@@ -75,11 +80,11 @@ def by_kernel(
 
         def body(step: Array, flat: list[Array]) -> list[Array]:
             low, high = (jnp.full((LANES,), word) for word in counter(step))
-            numbers = program.draws.run([*keys, low, high])
+            numbers = program.draws.run([*keys, low, high, *constants[program.fixed - program.shared :]])
             return program.step.run([*flat, *constants, *numbers])
 
         start = [state_ref[n, :] for n in range(program.state)]
-        for n, row in enumerate(jax.lax.fori_loop(span_ref[0], span_ref[1], body, start)):
+        for n, row in enumerate(jax.lax.fori_loop(span_ref[0, 0], span_ref[1, 0], body, start)):
             out_ref[n, :] = row
 
     def columns(rows: int) -> Any:
@@ -87,8 +92,11 @@ def by_kernel(
 
     advanced = pallas.pallas_call(
         kernel,
-        grid=(len(members) // LANES,),
-        in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), columns(program.state), columns(program.fixed), columns(2)],
+        grid=(blocks,),
+        in_specs=[
+            pallas.BlockSpec((2, 1), lambda i: (0, i)),
+            *(columns(rows) for rows in (program.state, program.fixed, 2)),
+        ],
         out_specs=columns(program.state),
         out_shape=jax.ShapeDtypeStruct(tables[0].shape, tables[0].dtype),
         compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
@@ -105,41 +113,73 @@ class Native(NamedTuple):
 
 def native(program: WrittenOut, replicas: int) -> Native:
     """Compile a program to native code for ``replicas`` replicas."""
-    return Native(program, compiled(program.draws, program.step, program.state, program.fixed, replicas))
+    return Native(program, compiled(*program, replicas=replicas))
 
 
 def by_native(
     compiled_program: Native, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
 ) -> np.ndarray:
     """Return the state after the steps from ``first`` to ``last``, by native code on all available cores."""
-    program, kernel = compiled_program
-    replicas, width = len(state[0]), kernel.width
-    blocks = -(-replicas // width)
-    members = np.minimum(np.arange(blocks * width), replicas - 1)  # the last block is filled up with the last replica
+    kernel = compiled_program.kernel
+    replicas, blocks = len(state[0]), -(-len(state[0]) // kernel.width)
+    # The last block is filled up with the last replica.
+    members = np.minimum(np.arange(blocks * kernel.width), replicas - 1)
 
-    def arranged(rows: list[Any], dtype: Any) -> np.ndarray:
-        table = np.stack([np.asarray(row, dtype) for row in rows])[:, members]
-        return np.ascontiguousarray(table.reshape(len(rows), blocks, width).transpose(1, 0, 2)).reshape(blocks, -1)
+    def table(rows: list[Any], dtype: Any) -> np.ndarray:
+        return np.stack([np.asarray(row, dtype) for row in rows], axis=1)[members]
 
-    states = arranged(state, np.float64)
-    numbers, keys = arranged(fixed, np.float64), arranged(words, np.uint32)
+    tables = table(state, np.float64), table(fixed, np.float64), table(words, np.uint32)
+    constants = np.tile(kernel.constants, (blocks, 1))
+    spans = np.tile([int(first), int(last)], (blocks, 1))
+    return native_blocks(kernel, *tables, constants, spans)[:replicas].T
 
-    def advance(block: int) -> None:
-        kernel.advance(states[block], numbers[block], keys[block], kernel.constants, int(first), int(last))
 
-    on_all_cores(advance, blocks)
-    return states.reshape(blocks, program.state, width).transpose(1, 0, 2).reshape(program.state, -1)[:, :replicas]
+def native_blocks(
+    kernel: Kernel, state: np.ndarray, fixed: np.ndarray, words: np.ndarray, constants: np.ndarray, spans: np.ndarray
+) -> np.ndarray:
+    """Return the state (replicas, numbers) of whole blocks of replicas after the steps of each block's own span.
+
+    ``constants`` (blocks, numbers) and ``spans`` (blocks, 2) have a row for each block.
+    """
+    width = kernel.width
+
+    def arranged(table: np.ndarray) -> np.ndarray:
+        blocks = table.reshape(-1, width, table.shape[1])
+        return np.ascontiguousarray(blocks.transpose(0, 2, 1)).reshape(len(blocks), -1)
+
+    states, numbers, keys = arranged(state), arranged(fixed), arranged(words)
+    # The longest come first, so that all cores end at about the same time.
+    order = np.argsort(spans[:, 0] - spans[:, 1], kind="stable").tolist()
+    firsts, lasts = spans[:, 0].tolist(), spans[:, 1].tolist()
+
+    def advance(piece: int) -> None:
+        block = order[piece]
+        rows = states[block], numbers[block], keys[block], constants[block]
+        kernel.advance(*rows, firsts[block], lasts[block])
+
+    on_all_cores(advance, len(order))
+    return states.reshape(-1, state.shape[1], width).transpose(0, 2, 1).reshape(state.shape)
 
 
 def on_all_cores(work: Callable[[int], None], number: int) -> None:
     """Do the numbered pieces of work, which release the GIL, on all cores that this process may use."""
-    workers = min(number, cores())
-    if workers == 1:
-        for piece in range(number):
+    pieces = iter(range(number))  # a thread takes the next one, which is atomic
+
+    def take(_: int = 0) -> None:
+        for piece in pieces:
             work(piece)
+
+    workers = min(number, cores())
+    if workers <= 1:
+        take()
     else:
-        with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(work, range(number)))
+        list(_threads(cores()).map(take, range(workers)))
+
+
+@cache
+def _threads(number: int) -> ThreadPoolExecutor:
+    """Threads that stay between calls: a short call would take longer to start them than to compute."""
+    return ThreadPoolExecutor(number, thread_name_prefix="twolayer")
 
 
 # ------------------------------------------------------------------------------------------------ choice of a backend

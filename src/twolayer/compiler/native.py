@@ -182,9 +182,12 @@ class KernelConstants(dict[tuple[str, float], str]):
         return np.array([*(value for _, value in self), 0.0])
 
 
-# Replicas in one block, which fill the vector registers twice; and steps whose numbers are drawn at once.
-WIDTH = 32
+# Replicas in one block, which fill the vector registers twice; of one cell among many, where part of a block is empty;
+# and steps whose numbers are drawn at once.
+WIDTH, NARROW = 32, 16
 AHEAD = 32
+# Fewer replicas than this are advanced one after the other.
+FEW = 8
 # Seconds of compilation that are told first.
 LONG = 10.0
 
@@ -208,22 +211,29 @@ def body(program: Program, prefix: str, inputs: Sequence[str], constants: Kernel
     return lines
 
 
-def source(draws: Program, step: Program, state: int, fixed: int, width: int) -> tuple[str, np.ndarray]:
+def source(
+    draws: Program, step: Program, state: int, fixed: int, shared: int = 0, *, width: int
+) -> tuple[str, np.ndarray]:
     """Return the Python source of the kernel, and its constants.
 
     ``draws`` maps two words of a key and two of the step to random numbers; ``step`` maps the state, the constants of a
-    replica, and the random numbers to the state. A block has ``width`` replicas. The width is a literal in the source,
+    replica, and the random numbers to the state. The last ``shared`` constants of a replica are the same for all of a
+    block, and ``draws`` takes them too: they follow the constants of the kernel in their array.
+
+    A block has ``width`` replicas. The width is a literal in the source,
     because the compiler vectorises the loop only if it can see that no two numbers share an address. For a single
     replica, the numbers of several steps are drawn at once instead, and that loop is vectorised.
     """
     numbers, constants = len(draws.outputs), KernelConstants()
     before = [f"x{n} = state[{n * width} + i]" for n in range(state)]
-    before += [f"x{state + n} = numbers[{n * width} + i]" for n in range(fixed)]
-    names = [f"x{n}" for n in range(state + fixed)]
+    before += [f"x{state + n} = numbers[{n * width} + i]" for n in range(fixed - shared)]
+    common = [f"n{n}" for n in range(shared)]
+    names = [*(f"x{n}" for n in range(state + fixed - shared)), *common]
     key = ["k0 = words[i]", f"k1 = words[{width} + i]"]
     count = ["low = np.uint32({} & 0xFFFFFFFF)", "high = np.uint32({} >> 32)"]
-    drawing = body(draws, "d", ["k0", "k1", "low", "high"], constants)
-    drawn = [text(node, "d", ["k0", "k1", "low", "high"], constants) for node in draws.outputs]
+    words = ["k0", "k1", "low", "high", *common]
+    drawing = body(draws, "d", words, constants)
+    drawn = [text(node, "d", words, constants) for node in draws.outputs]
     after = [f"state[{n * width} + i] = {{}}" for n in range(state)]
     inputs = [*names, *(f"g{n}" for n in range(numbers))]
     stepping = body(step, "t", inputs, constants)
@@ -235,6 +245,7 @@ def source(draws: Program, step: Program, state: int, fixed: int, width: int) ->
     # Local variables, since the compiler could not know that nothing is written to an array of constants.
     head = ["def kernel(state, numbers, words, constants, first, last):"]
     head += indent(1, constants.lines())
+    head += indent(1, [f"{name} = constants[{len(constants) + 1 + n}]" for n, name in enumerate(common)])
     if width > 1:
         stores = [line.format(value) for line, value in zip(after, results, strict=True)]
         lines = [
@@ -270,10 +281,10 @@ def seconds_to_compile(code: str) -> float:
     return 10.0 * (code.count("\n") / 2000.0) ** 2
 
 
-def compiled(draws: Program, step: Program, state: int, fixed: int, replicas: int) -> Kernel:
+def compiled(draws: Program, step: Program, state: int, fixed: int, shared: int, replicas: int) -> Kernel:
     """Compile the kernel for ``replicas`` replicas; it advances the state in place and releases the GIL."""
-    width = 1 if replicas < 8 else WIDTH
-    code, constants = source(draws, step, state, fixed, width)
+    width = 1 if replicas < FEW else NARROW if shared else WIDTH
+    code, constants = source(draws, step, state, fixed, shared, width=width)
     return Kernel(compiled_text(code, "kernel", frozenset({"contract"})), constants, width)
 
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from twolayer.core.types import Numbers
+
 
 def symmetrise(A: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """Return the symmetric part of a matrix."""
@@ -95,20 +97,20 @@ def pair_positions(n: int) -> Int[np.ndarray, "n n"]:
 PROPOSALS = 12
 
 
-def bartlett(key: Key[Array, ""], rows: int, degrees: int, beside: int = 0) -> tuple[Any, Any]:
+def bartlett(key: Key[Array, ""], rows: int, degrees: Numbers, beside: int = 0) -> tuple[Any, Any]:
     r"""Draw the lower-trapezoidal factor of a ``rows x degrees`` standard Gaussian matrix without drawing the matrix.
 
     .. math:: G = B O, \qquad B_{ij} \sim N(0, 1)\ (i > j), \qquad B_{jj} \sim \chi_{D - j}\ (j = 0, 1, \dots)
 
     with orthonormal rows of O independent of B, so that :math:`B B^T` is Wishart with D degrees of freedom. It has
-    min(rows, degrees) columns. Its cost does not depend on ``degrees``.
+    min(rows, degrees) columns. Its cost does not depend on ``degrees``, which may be traced if it is at least ``rows``.
 
     Returns
     -------
     The factor, and ``beside`` columns of independent standard normals. All numbers are drawn at once, since each call
     of the generator takes half a second to compile.
     """
-    columns = min(rows, degrees)
+    columns = min(rows, degrees) if isinstance(degrees, int) else rows
     drawn = jax.random.normal(key, (rows * (beside + columns) + (2 * PROPOSALS + 1) * columns,), dtype=jnp.float64)
     normals, proposals = jnp.split(drawn, [rows * (beside + columns)])
     normals, proposals = normals.reshape(rows, beside + columns), proposals.reshape(2 * PROPOSALS + 1, columns)

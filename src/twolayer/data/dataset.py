@@ -18,6 +18,15 @@ def to_dataset(
 
     A replica with a number that is not finite never has the status done.
     """
+    dataset = label(TRAJECTORY, *trajectory_arrays(record, plan, samples, noise), attributes)
+    dataset.status.attrs.update(STATUS_ATTRIBUTES)
+    return dataset
+
+
+def trajectory_arrays(
+    record: Record, plan: Plan, samples: np.ndarray, noise: float
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The variables and the coordinates of a dataset of trajectories, as plain arrays."""
     record = with_finite_rows(record)
     others = {name: np.asarray(value) for name, value in (record.others or {}).items()}
     arrays = record._asdict() | {"P": plan.starts.P, "risk": record.excess_risk + 0.5 * noise}
@@ -35,6 +44,4 @@ def to_dataset(
     }
     if any("earlier" in TRAJECTORY.optional[name].dimensions for name in others):
         coordinates["earlier"] = plan.times
-    dataset = label(TRAJECTORY, values, coordinates, attributes)
-    dataset.status.attrs.update(STATUS_ATTRIBUTES)
-    return dataset
+    return values, coordinates

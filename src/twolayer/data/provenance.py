@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -18,13 +19,15 @@ PACKAGES = (*NUMERICAL, "xarray")
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     """Versions of Python and of packages, by default of those on which a result depends."""
-    known = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            known[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            known[package] = "not installed"
-    return known
+    return {"python": platform.python_version()} | {package: _version(package) for package in packages}
+
+
+@cache  # a process has one of each, and looking it up takes milliseconds
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @runtime_checkable

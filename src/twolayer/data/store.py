@@ -1,5 +1,6 @@
 """Results on disk: one netCDF file per result, or per comparison with one group per description."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,15 +36,22 @@ def save(result: "xr.Dataset | xr.DataTree | Labelled", path: str | Path) -> Pat
         raise InvalidInput(f"The result cannot be written to {shown(path)}: {reason}.") from None
 
 
+# Results that are folders: for each the file by which such a folder is known, and the function that reads it.
+FOLDERS: "dict[str, Callable[[Path], xr.Dataset | xr.DataTree]]" = {}
+
+
 @takes_these
 def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
-    """Read a result written by `save`, or the one that lies in a report folder.
+    """Read a result written by `save`, or the one that lies in a report folder or in the folder of a sweep.
 
     Files of earlier versions are read as well.
     """
     import h5py
     import xarray as xr
 
+    for name, read in FOLDERS.items():
+        if _has(Path(path), name):
+            return read(Path(path))
     path = regular_file(_result_file(Path(path)), "result file")
     with parsing(path, fault="is not a readable result"):
         with h5py.File(path, "r") as file:
@@ -56,6 +64,13 @@ def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
         for dataset in _datasets(result):
             validate(dataset)
     return result
+
+
+def _has(folder: Path, name: str) -> bool:
+    try:
+        return (folder / name).is_file()
+    except (OSError, ValueError):  # a name that is too long, or no name at all
+        return False
 
 
 def _result_file(path: Path) -> Path:

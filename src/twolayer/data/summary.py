@@ -30,7 +30,7 @@ def summary(result: "xr.Dataset | xr.DataTree | Labelled") -> Text:
     import xarray as xr
 
     result = as_dataset(result)
-    if isinstance(result, xr.DataTree) and result.children:
+    if isinstance(result, xr.DataTree) and result.children and "kind" not in result.attrs:
         return _of_comparison(result)
     if isinstance(result, xr.DataTree):
         result = result.to_dataset()

@@ -6,6 +6,7 @@ from twolayer.expectation.auto import Chosen as Chosen
 from twolayer.expectation.auto import choose as choose
 from twolayer.expectation.auto import estimate as estimate
 from twolayer.expectation.auto import risk_along as risk_along
+from twolayer.expectation.auto import risks_along as risks_along
 from twolayer.expectation.auto import risks_of as risks_of
 from twolayer.expectation.base import AbstractEngine as AbstractEngine
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables as PolynomialTables

@@ -1,5 +1,6 @@
 """Choose the engine of each moment before anything is compiled, and record every refusal."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.compiler.blocks import in_blocks
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory import check_size
@@ -252,13 +254,32 @@ def risk_along(
     return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
 
 
+def risks_along(
+    chosen: Chosen,
+    problem: Problem,
+    P: Float[Array, "k k"],
+    Q: Sequence[Float[np.ndarray, "replicas times p p"]],
+    M: Sequence[Float[np.ndarray, "replicas times p k"]],
+    a: Sequence[Float[np.ndarray, "replicas times p"]],
+) -> list[tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]]:
+    """Return `risk_along` for several sets of trajectories, whose numbers do not depend on the other sets."""
+    rows = tuple(np.concatenate([x.reshape(-1, *x.shape[2:]) for x in several]) for several in (Q, M, a))
+    value, error = in_blocks(_risk_of_row, (chosen, problem, np.asarray(P)), rows)
+    shapes = [x.shape[:2] for x in a]
+    ends = np.cumsum([size * times for size, times in shapes])[:-1]
+    pairs = zip(np.split(value, ends), np.split(error, ends), shapes, strict=True)
+    return [(risk.reshape(shape), its_error.reshape(shape)) for risk, its_error, shape in pairs]
+
+
+def _risk_of_row(common: tuple[Chosen, Problem, Array], row: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    chosen, problem, P = common
+    result = estimate(chosen, problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))
+    return result.value["excess_risk"], result.error["excess_risk"]
+
+
 @eqx.filter_jit
 def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array]) -> tuple[Array, Array]:
-    def risk_of_row(row: list[Array]) -> tuple[Array, Array]:
-        result = estimate(chosen, problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))
-        return result.value["excess_risk"], result.error["excess_risk"]
-
-    return jax.lax.map(risk_of_row, rows, batch_size=64)
+    return jax.lax.map(lambda row: _risk_of_row((chosen, problem, P), (row[0], row[1], row[2])), rows, batch_size=64)
 
 
 @eqx.filter_jit

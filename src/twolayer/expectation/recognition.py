@@ -6,11 +6,10 @@ of any slope. It is one of them if values and slopes agree up to rounding on two
 clouds of points still call the function of the user.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from twolayer.problem.activations import (
     names,
 )
 from twolayer.problem.activations.found_kinks import rounded
+from twolayer.specification.fields import replaced
 
 # Where functions are compared: near the origin at irregular distances, and further out.
 NEAR = np.sin(np.arange(1.0, 122.0)) * 6.0
@@ -38,8 +38,6 @@ OF_VALUE, OF_SLOPE = 2e-14, 4e-13
 LIMIT = 36.0
 # The largest degree of a polynomial, and points through which it is laid.
 DEGREE, LAID = 12, 3.0 * np.cos(np.pi * (np.arange(40) + 0.5) / 40)
-
-M = TypeVar("M")
 
 
 def recognised(activation: AbstractActivation) -> AbstractActivation:
@@ -56,23 +54,13 @@ def recognised(activation: AbstractActivation) -> AbstractActivation:
 
 def with_known_units(problem: Problem) -> Problem:
     """Return the problem with recognised activations of student and target in place of a user's functions."""
-    student = _with(problem.student, "activation", recognised(problem.student.activation))
+    student = replaced(problem.student, activation=recognised(problem.student.activation))
     target: Any = problem.target
     for name in ("activation", "link"):
         unit = getattr(target, name, None)
         if isinstance(unit, AbstractActivation):
-            target = _with(target, name, recognised(unit))
-    return _with(_with(problem, "student", student), "target", target)
-
-
-def _with(module: M, name: str, value: Any) -> M:
-    """Return a module with one field replaced, without checking again what was checked when it was built."""
-    if getattr(module, name) is value:
-        return module
-    changed = object.__new__(type(module))
-    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
-        object.__setattr__(changed, field.name, value if field.name == name else getattr(module, field.name))
-    return changed
+            target = replaced(target, **{name: recognised(unit)})
+    return replaced(problem, student=student, target=target)
 
 
 @lru_cache(maxsize=64)

@@ -9,3 +9,4 @@ from twolayer.experiment.specs import parse_spec as parse_spec
 from twolayer.experiment.specs import read_question as read_question
 from twolayer.experiment.specs import read_spec as read_spec
 from twolayer.experiment.specs import run_spec as run_spec
+from twolayer.experiment.sweeps import read_sweep as read_sweep

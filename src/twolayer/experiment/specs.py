@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # A specification is usually a page of text, but one with arrays of weights is longer.
 MAX_BYTES = 2**25
-TOP_LEVEL = ("title", "problem", "training", "run")
+TOP_LEVEL = ("title", "problem", "training", "run", "sweep")
 # The fields of the table [run]: the descriptions, and the fields of `Ask`.
 RUN_FIELDS = ("descriptions", *(field.name for field in dataclasses.fields(Ask)))
 DEFAULTS = {"descriptions": ["DirectSGD", "SaadSolla"], "replicas": 16}
@@ -150,10 +150,10 @@ def _override(data: dict[str, Any], override: str) -> None:
                 f"Option `--set` names `{shortened(path.strip())}`, but `{shortened(inside)}` is {shown(table)} and "
                 "has no fields."
             )
-    table[keys[-1]] = _as_value(text.strip())
+    table[keys[-1]] = as_value(text.strip())
 
 
-def _as_value(text: str) -> Any:
+def as_value(text: str) -> object:
     """The TOML value of the text, or the text itself, so that ``activation=relu`` needs no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

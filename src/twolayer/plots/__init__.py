@@ -17,5 +17,6 @@ from twolayer.plots.series import Note as Note
 from twolayer.plots.series import Rule as Rule
 from twolayer.plots.series import Series as Series
 from twolayer.plots.staircase import staircase as staircase
+from twolayer.plots.sweeps import sweep as sweep
 from twolayer.plots.trajectories import overlaps as overlaps
 from twolayer.plots.trajectories import risk as risk

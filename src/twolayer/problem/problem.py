@@ -11,13 +11,14 @@ from jaxtyping import Array, Key
 from twolayer.core.errors import InvalidInput
 from twolayer.core.memory import check_size
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.problem.inputs import AbstractInputs, Samples
+from twolayer.core.types import Numbers
+from twolayer.problem.inputs import AbstractInputs, Gaussian, Samples
 from twolayer.problem.losses import AbstractLoss, Square
 from twolayer.problem.overlaps import Overlaps
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
 from twolayer.problem.student import Student
 from twolayer.problem.targets import AbstractTarget, Labels, check_covariance
-from twolayer.specification.fields import MAX_LENGTH, instance, is_traced, leaf, number
+from twolayer.specification.fields import MAX_LENGTH, instance, is_traced, leaf, number, replaced
 from twolayer.specification.registry import register
 
 # Overlap matrices in memory at once while a start is drawn and checked.
@@ -89,6 +90,11 @@ class Problem(eqx.Module):
         return self.inputs.d
 
     @property
+    def without_dimension(self) -> "Problem":
+        """The same problem in p + k dimensions, so that one compiled program serves every d."""
+        return replaced(self, inputs=Gaussian(self.p + self.k))
+
+    @property
     def p(self) -> int:
         """The width of the student."""
         return self.student.p
@@ -109,15 +115,18 @@ class Problem(eqx.Module):
         """Whether the starts of two replicas differ."""
         return self.start.is_random or self.student.is_random
 
-    def draw(self, key: Key[Array, ""]) -> Overlaps:
-        """Draw the start of one replica, which is the same for every description with the same key."""
+    def draw(self, key: Key[Array, ""], d: Numbers | None = None) -> Overlaps:
+        """Draw the start of one replica, which is the same for every description with the same key.
+
+        A dimension ``d`` of at least p + k in place of that of the inputs may be traced.
+        """
         self._check_overlap_size()
         P = jnp.asarray(self.P, jnp.float64)
-        Q, M = self.start.draw(purpose_key(key, Purpose.START), self.p, P, self.d)
+        Q, M = self.start.draw(purpose_key(key, Purpose.START), self.p, P, self.d if d is None else d)
         a = self.start.second_layer(self.student.draw_second_layer(purpose_key(key, Purpose.SECOND_LAYER)))
         return Overlaps(Q, M, P, a)
 
-    def draw_many(self, keys: Key[Array, " replicas"]) -> Overlaps:
+    def draw_many(self, keys: Key[Array, " replicas"], d: Numbers | None = None) -> Overlaps:
         """Draw the starts of several replicas, stacked along a leading axis; P, the same for all, has none."""
-        starts = jax.vmap(self.draw)(keys)
+        starts = jax.vmap(lambda key: self.draw(key, d))(keys)
         return Overlaps(starts.Q, starts.M, jnp.asarray(self.P, jnp.float64), starts.a)

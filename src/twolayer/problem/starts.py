@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import bartlett
+from twolayer.core.types import Numbers
 from twolayer.problem.overlaps import check_overlaps
 from twolayer.specification.fields import MAX_LENGTH, array, choice, is_traced, leaf, number, static
 from twolayer.specification.registry import register
@@ -37,8 +38,8 @@ class AbstractStart(eqx.Module):
     is_random: AbstractVar[bool]
 
     @abc.abstractmethod
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
-        """Draw the overlaps of a student of width p in d dimensions."""
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
+        """Draw the overlaps of a student of width p in d dimensions; d may be traced where it is at least p + k."""
 
     @abc.abstractmethod
     def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
@@ -49,7 +50,7 @@ class AbstractStart(eqx.Module):
         return a
 
 
-def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
     """Draw the overlaps of p standard Gaussian rows in d dimensions with each other and with the target directions."""
     k = P.shape[0]
     across, along = bartlett(key, p, d - k, beside=k)  # along: components in an orthonormal basis of the target
@@ -57,7 +58,7 @@ def _random_rows(key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) ->
     return StudentOverlaps(along @ along.T + across @ across.T, M)
 
 
-def _random_directions(key: Key[Array, ""], p: int, dimension: int) -> Float[Array, "p n"]:
+def _random_directions(key: Key[Array, ""], p: int, dimension: Numbers) -> Float[Array, "p n"]:
     """Draw p independent directions as unit rows that have their products."""
     rows, _ = bartlett(key, p, dimension)
     return rows / jnp.linalg.norm(rows, axis=1, keepdims=True)
@@ -78,10 +79,10 @@ class RandomStart(AbstractStart):
     def is_random(self) -> bool:
         return True
 
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
         Q, M = _random_rows(key, p, P, d)
-        lengths = jnp.sqrt(jnp.diagonal(Q)) if self.law == "sphere" else jnp.full((p,), jnp.sqrt(float(d)))
-        rows = self.norm / lengths
+        squares = jnp.diagonal(Q) if self.law == "sphere" else jnp.full((p,), d, jnp.float64)
+        rows = self.norm / jnp.sqrt(squares)
         return StudentOverlaps(Q * rows[:, None] * rows[None, :], M * rows[:, None])
 
     def check(self, p: int, P: np.ndarray | Array, d: int) -> None:
@@ -115,7 +116,7 @@ class WarmStart(AbstractStart):
         pattern = np.arange(p)[:, None] % max(k, 1) == np.arange(k)[None, :]
         return self.m * pattern.astype(np.float64)
 
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
         M = jnp.asarray(self._matrix(p, P.shape[0]), jnp.float64)
         along = M @ jnp.linalg.solve(P, M.T) if P.shape[0] else jnp.zeros((p, p))
         lengths = jnp.sqrt(jnp.maximum(self.norm**2 - jnp.diagonal(along), 0.0))
@@ -155,7 +156,7 @@ class ScatteredStart(AbstractStart):
     def is_random(self) -> bool:
         return True
 
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
         along = self.deviation * jax.random.normal(key, (p, P.shape[0]), dtype=jnp.float64)
         M = along @ jnp.linalg.cholesky(P).T if P.shape[0] else along
         if self.directions == "orthogonal":
@@ -188,7 +189,7 @@ class AntisymmetricStart(AbstractStart):
     def is_random(self) -> bool:
         return True
 
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
         Q, M = _random_rows(key, p // 2, P, d)
         return StudentOverlaps(jnp.tile(self.deviation**2 * Q, (2, 2)), jnp.tile(self.deviation * M, (2, 1)))
 
@@ -213,7 +214,7 @@ class GivenOverlaps(AbstractStart):
     def is_random(self) -> bool:
         return False
 
-    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: int) -> StudentOverlaps:
+    def draw(self, key: Key[Array, ""], p: int, P: Float[Array, "k k"], d: Numbers) -> StudentOverlaps:
         return StudentOverlaps(jnp.asarray(self.Q, jnp.float64), jnp.asarray(self.M, jnp.float64))
 
     def check(self, p: int, P: np.ndarray | Array, d: int) -> None:

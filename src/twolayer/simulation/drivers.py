@@ -7,13 +7,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows
 from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
+from twolayer.problem import Overlaps
 from twolayer.simulation.overlap import (
     Draw,
     Setting,
@@ -26,6 +28,7 @@ from twolayer.simulation.overlap import (
     overlaps_of,
     several_steps,
     single_step,
+    start,
 )
 
 # Samples of a batch held at once: as many as fit the caches of a core, and as many as fill a GPU.
@@ -44,6 +47,30 @@ def crossed(setting: Setting, watch: Watch, state: State, thresholds: Numbers, c
     return watch.crossed(overlaps, risk, jnp.asarray(thresholds), jnp.asarray(crossing), at)
 
 
+def varying(setting: Setting) -> list[Any]:
+    """The numbers that may differ between cells of one program: of the training, the noise, and those made of d."""
+    leaves = [*jax.tree.leaves(setting.training), setting.problem.noise, setting.d, setting.degrees, setting.chi]
+    return [leaf for leaf in leaves if isinstance(leaf, np.ndarray | Array)]
+
+
+def numbers_of(setting: Setting) -> Float[np.ndarray, " numbers"]:
+    """The numbers of a setting that may differ between cells of one program, in one array."""
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in varying(setting)])
+
+
+def with_numbers(setting: Setting, numbers: Float[Array, " numbers"] | None = None) -> Setting:
+    """The setting with other numbers, or as it is without any; the inverse of `numbers_of`."""
+    if numbers is None:
+        return setting
+    leaves = varying(setting)
+    values, place = {}, 0
+    for leaf in leaves:
+        size = int(np.prod(leaf.shape))
+        values[id(leaf)] = numbers[place : place + size].reshape(leaf.shape)
+        place += size
+    return jax.tree.map(lambda leaf: values.get(id(leaf), leaf), setting)
+
+
 class RunState(NamedTuple):
     """The state of all replicas during a run; arrays have the replicas along the first axis."""
 
@@ -54,27 +81,38 @@ class RunState(NamedTuple):
     crossing: Any  # for each threshold the first step at which it was crossed, -1 before
 
 
+def begun(setting: Setting, watch: Watch, overlaps: Overlaps, key: Array, thresholds: Array) -> RunState:
+    """The state of one replica at its start."""
+    state = start(setting, overlaps)
+    words = jax.random.key_data(purpose_key(key, Purpose.OVERLAPS))
+    before = jnp.full(watch.size(setting.problem.k), -1.0)
+    crossing = crossed(setting, watch, state, thresholds, before, 0.0)
+    return RunState(state, jnp.sqrt(jnp.diagonal(overlaps.Q)), thresholds, words.astype(jnp.uint32), crossing)
+
+
+def after_step(setting: Setting, watch: Watch, run: RunState, step: Array) -> RunState:
+    """The state of one replica after a step, for any batch size and width."""
+    key, count = (run.words[0], run.words[1]), counter(step)
+    if setting.batch == 1:
+        drawn = draw(setting, key, jnp.uint32(0), count)
+        state = single_step(setting, run.state, run.lengths, drawn)
+    elif setting.training.is_fresh:
+        state = _batch(setting, run, key, count)
+    else:
+        state = _batch_again(setting, run, key, count)
+    at = (step + 1).astype(jnp.float64)
+    return run._replace(state=state, crossing=crossed(setting, watch, state, run.thresholds, run.crossing, at))
+
+
 @eqx.filter_jit
 def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers) -> RunState:
-    """Advance all replicas from one step to another by XLA, for any batch size and width."""
-
-    def one(run: RunState, step: Array) -> RunState:
-        key, count = (run.words[0], run.words[1]), counter(step)
-        if setting.batch == 1:
-            drawn = draw(setting, key, jnp.uint32(0), count)
-            state = single_step(setting, run.state, run.lengths, drawn)
-        elif setting.training.is_fresh:
-            state = _batch(setting, run, key, count)
-        else:
-            state = _batch_again(setting, run, key, count)
-        at = (step + 1).astype(jnp.float64)
-        return run._replace(state=state, crossing=crossed(setting, watch, state, run.thresholds, run.crossing, at))
-
+    """Advance all replicas from one step to another by XLA."""
     # As many replicas run at once as keep their samples within the memory of one large batch.
     width = max(1, SAMPLES // min(setting.batch, _block_size()))
 
     def every(step: Array, run: RunState) -> RunState:
-        return jax.lax.map(lambda replica: one(replica, step), run, batch_size=min(width, len(run.crossing)))
+        size = min(width, len(run.crossing))
+        return jax.lax.map(lambda replica: after_step(setting, watch, replica, step), run, batch_size=size)
 
     return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), every, run)
 
@@ -125,27 +163,33 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
     return batch_step(setting, run.state, run.lengths, total, factor, R)
 
 
-def written_out(setting: Setting, watch: Watch) -> WrittenOut:
-    """One step as a program on scalars; raises `Unsupported` where that is impossible."""
+def written_out(setting: Setting, watch: Watch, is_shared: bool = False) -> WrittenOut:
+    """One step as a program on scalars; raises `Unsupported` where that is impossible.
+
+    A program that ``is_shared`` takes the numbers of the setting as constants of a replica.
+    """
     word = jax.ShapeDtypeStruct((), jnp.uint32)
-
-    def draws(k0: Any, k1: Any, low: Any, high: Any) -> tuple[Draw, Any]:
-        at = low.astype(jnp.float64) + 2.0**32 * high.astype(jnp.float64) + 1.0
-        return draw(setting, (k0, k1), jnp.uint32(0), (low, high)), at
-
-    drawn, at = jax.eval_shape(draws, word, word, word, word)
-    p, k = setting.problem.p, setting.problem.k
     real = partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
+    own = [real((len(numbers_of(setting)),))] if is_shared else []  # pyright: ignore[reportArgumentType]
+
+    def draws(k0: Any, k1: Any, low: Any, high: Any, *numbers: Any) -> tuple[Draw, Any]:
+        at = low.astype(jnp.float64) + 2.0**32 * high.astype(jnp.float64) + 1.0
+        return draw(with_numbers(setting, *numbers), (k0, k1), jnp.uint32(0), (low, high)), at
+
+    drawn, at = jax.eval_shape(draws, word, word, word, word, *own)
+    p, k = setting.problem.p, setting.problem.k
     state: Any = State(*(real(shape) for shape in ((setting.rows, k), (setting.rows, setting.outside), (p,))))  # pyright: ignore[reportArgumentType]
 
-    def step(state: State, crossing: Any, lengths: Any, thresholds: Any, drawn: Draw, at: Any) -> tuple[State, Any]:
-        state = single_step(setting, state, lengths, drawn)
-        return state, crossed(setting, watch, state, thresholds, crossing, at)
+    def step(state: State, crossing: Any, lengths: Any, thresholds: Any, *others: Any) -> tuple[State, Any]:
+        *numbers, drawn, at = others
+        here = with_numbers(setting, *numbers)
+        state = single_step(here, state, lengths, drawn)
+        return state, crossed(here, watch, state, thresholds, crossing, at)
 
-    size = watch.size(k)
-    program = scalarize(step, state, real((size,)), real((p,)), real((2,)), drawn, at)
-    numbers = sum(int(np.prod(leaf.shape)) for leaf in state) + size
-    return WrittenOut(scalarize(draws, word, word, word, word), program, numbers, p + 2)
+    size, shared = watch.size(k), own[0].shape[0] if own else 0
+    program = scalarize(step, state, real((size,)), real((p,)), real((2,)), *own, drawn, at)
+    held = sum(int(np.prod(leaf.shape)) for leaf in state) + size
+    return WrittenOut(scalarize(draws, word, word, word, word, *own), program, held, p + 2 + shared, shared)
 
 
 def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) -> RunState:

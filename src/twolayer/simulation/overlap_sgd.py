@@ -1,6 +1,7 @@
 """The description `OverlapSGD`: the choice of a driver, and the replicas that still run."""
 
-from functools import partial
+from collections.abc import Hashable, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import equinox as eqx
@@ -9,17 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.loops import backend_here, loop_here, written
+from twolayer.compiler.blocks import alike, as_key
+from twolayer.compiler.loops import WrittenOut, backend_here, loop_here, written
+from twolayer.compiler.native import FEW
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Watch, stopped
-from twolayer.expectation import Auto, choose, risk_along
+from twolayer.description import AbstractDescription, Applies, Cell, Exactness, Plan, Record, Watch, stopped
+from twolayer.expectation import Auto, choose, risk_along, risks_along
 from twolayer.expectation.moments import fields_from_normals
 from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem
-from twolayer.simulation.drivers import RunState, advance_written, advance_xla, crossed, written_out
-from twolayer.simulation.overlap import Setting, make_setting, overlaps_of, start
-from twolayer.specification.fields import as_data, choice, static
+from twolayer.simulation.drivers import RunState, advance_written, advance_xla, begun, written_out
+from twolayer.simulation.overlap import Setting, make_setting, overlaps_of
+from twolayer.simulation.overlap_batch import (
+    AdvanceRows,
+    Shared,
+    advance_arrays,
+    advance_kernel,
+    advance_native,
+    begin,
+    follow,
+    key_of,
+    shareable,
+)
+from twolayer.specification.fields import as_data, choice, replaced, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, run_steps, sealed
 from twolayer.training import SGD, RidgeRegression
@@ -104,9 +118,9 @@ class OverlapSGD(AbstractDescription):
         course = run_steps(stepper, plan.steps, plan.progress, plan.checkpoint)
         rows, status = sealed(plan, course.saved)
         Q, M, a = (rows[name] for name in ("Q", "M", "a"))
-        risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
+        risk, error = risk_along(chosen, setting.problem, Q, M, plan.starts.P, a)
         times = watch.times(course.saved["crossing"][:, -1], problem.k, training.clock(problem))
-        name = f"{chosen.name}; steps: {steps}" + (", gradients in single precision" if is_single else "")
+        name = f"{chosen.name}; steps: {steps}" + _of_precision(setting)
         record = Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, course.interrupted)
         return stopped(record, plan)
 
@@ -118,6 +132,57 @@ class OverlapSGD(AbstractDescription):
         setting = as_data((problem, fit))
         return run_fits(problem, fit, plan, Auto(), lambda step: _fitted(*setting, plan.starts, plan.keys, step))
 
+    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
+        if not isinstance(problem.inputs, Gaussian) or training.has_fixed_set:
+            return None
+        key = (*as_key(self), *key_of(self._shareable(problem, training)))
+        try:
+            hash(key)
+        except TypeError:  # a target or an activation of the user
+            return None
+        return key
+
+    def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
+        records: dict[int, Record] = {}
+        plans = [cell.plan for cell in cells]
+        kinds = [(Watch.of(plan), plan.stops, plan.stops_at_any, plan.replicas < FEW) for plan in plans]
+        for places in alike(kinds):
+            records |= zip(places, self._run_alike([cells[place] for place in places]), strict=True)
+        return [records[place] for place in range(len(cells))]
+
+    def _shareable(self, problem: Problem, training: SGD) -> Setting:
+        problem, training = as_data((problem, training))
+        return shareable(make_setting(problem, training, is_single=self._takes_single(problem, training)))
+
+    def _run_alike(self, cells: Sequence[Cell]) -> list[Record]:
+        """Compute cells of one program whose plans watch and stop alike."""
+        key = self.batch_key(cells[0].problem, cells[0].training)
+        if key is None:
+            return super().run_batch(cells)
+        settings = [self._shareable(cell.problem, cell.training) for cell in cells]
+        watch, k = Watch.of(cells[0].plan), settings[0].problem.k
+        noises = [float(cell.problem.noise) for cell in cells]
+        problems = dict(zip(noises, (setting.problem for setting in settings), strict=True))
+        chosen = {noise: choose(problem, ("excess_risk",)) for noise, problem in problems.items()}
+        risk = chosen[noises[0]].variants()[0] if watch.risk else None
+        shared = Shared(key, replaced(settings[0], risk=risk), watch)
+        advance, steps = _shared_driver(self, shared, cells[0].plan.replicas < FEW)
+        saved = follow(shared, begin(shared, settings, cells), cells, advance)
+        courses = [sealed(cell.plan, part.rows) for cell, part in zip(cells, saved, strict=True)]
+        risks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for places in alike(noises):
+            rows = [[courses[place][0][name] for place in places] for name in ("Q", "M", "a")]
+            arguments = (chosen[noises[places[0]]], settings[places[0]].problem)
+            risks |= zip(places, risks_along(*arguments, cells[0].plan.starts.P, *rows), strict=True)
+        records = []
+        for place, (cell, (rows, status)) in enumerate(zip(cells, courses, strict=True)):
+            risk, error = risks[place]
+            times = watch.times(saved[place].crossing, k, cell.training.clock(cell.problem))
+            name = f"{chosen[noises[place]].name}; steps: {steps}" + _of_precision(settings[place])
+            values = (rows["Q"], rows["M"], rows["a"], risk, error, np.zeros_like(risk), status, *times)
+            records.append(stopped(Record(*values, name), cell.plan))
+        return records
+
     def _takes_single(self, problem: Problem, training: SGD) -> bool:
         if self.gradients != "auto":
             return self.gradients == "single"
@@ -125,17 +190,35 @@ class OverlapSGD(AbstractDescription):
         is_written = training.samples_per_step(problem) == 1 and problem.p <= MAX_WIDTH
         return is_kernel and is_written and not (isinstance(problem.noise, float) and problem.noise == 0.0)
 
+    def _program(self, setting: Setting, watch: Watch, is_shared: bool = False) -> WrittenOut | None:
+        """A step as a program on scalars, or None where it is computed on arrays by XLA."""
+        if setting.batch == 1 and setting.problem.p <= MAX_WIDTH:
+            return written(self.backend, partial(written_out, setting, watch, is_shared))
+        if self.backend == "native":
+            raise NotApplicable("Native code needs one sample a step and a width up to eight.")
+        return None
+
     def _driver(self, setting: Setting, watch: Watch, replicas: int) -> tuple[Advance, str]:
         """The function that advances replicas on this machine, and the name of its backend."""
-        program = None
-        if setting.batch == 1 and setting.problem.p <= MAX_WIDTH:
-            program = written(self.backend, partial(written_out, setting, watch))
-        elif self.backend == "native":
-            raise NotApplicable("Native code needs one sample a step and a width up to eight.")
+        program = self._program(setting, watch)
         if program is None:
             return partial(advance_xla, setting, watch), "xla"
         loop, name = loop_here(self.backend, program, replicas)
         return partial(advance_written, loop), name
+
+
+@lru_cache(maxsize=16)  # writing out a step takes a tenth of a second
+def _shared_driver(description: OverlapSGD, shared: Shared, is_few: bool) -> tuple[AdvanceRows, str]:
+    """The function that advances the replicas of many cells on this machine, and the name of its backend."""
+    program = description._program(shared.setting, shared.watch, is_shared=True)
+    backend = "xla" if program is None else backend_here(description.backend)
+    if program is None or backend == "xla":
+        return advance_arrays(shared), "xla"
+    return advance_native(program, 1 if is_few else FEW) if backend == "native" else advance_kernel(program), backend
+
+
+def _of_precision(setting: Setting) -> str:
+    return ", gradients in single precision" if setting.is_single else ""
 
 
 def _advance_running(advance: Advance, is_running: np.ndarray, run: RunState, first: Any, last: Any) -> RunState:
@@ -158,11 +241,7 @@ def _advance_running(advance: Advance, is_running: np.ndarray, run: RunState, fi
 @eqx.filter_jit
 def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresholds: Any) -> RunState:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> RunState:
-        state = start(setting, Overlaps(Q, M, starts.P, a))
-        words = jax.random.key_data(purpose_key(key, Purpose.OVERLAPS))
-        before = jnp.full(watch.size(setting.problem.k), -1.0)
-        crossing = crossed(setting, watch, state, thresholds, before, 0.0)
-        return RunState(state, jnp.sqrt(jnp.diagonal(Q)), thresholds, words.astype(jnp.uint32), crossing)
+        return begun(setting, watch, Overlaps(Q, M, starts.P, a), key, thresholds)
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 

@@ -5,6 +5,7 @@ fields, and read back by calling its constructor, which validates. No class need
 """
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -135,7 +136,7 @@ def decode(data: object, expected: type[T] | tuple[type[T], ...], path: str = ""
         missing = [name for name in needed if name in fields and name not in data]
         if missing:
             raise InvalidInput(f"`{cls.__name__}` needs the field `{missing[0]}`.")
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     values = {name: _decode_field(item, hints[name], f"{path}.{name}" if path else name) for name, item in data.items()}
     with _at(path):
         return cls(**values)
@@ -159,6 +160,60 @@ def from_json(text: str, expected: type[T] | tuple[type[T], ...]) -> T:
     except (ValueError, RecursionError) as error:  # ValueError: a syntax error, or an integer with too many digits
         raise InvalidInput(f"The specification is not valid JSON: {first_line(error)}.") from None
     return decode(data, expected)
+
+
+def field_at(value: object, path: str) -> object:
+    """Return the field of a module at a path such as ``student.p``; a number names an entry of a tuple."""
+    for place, name in enumerate(names := path.split(".")):
+        above = ".".join(names[:place])
+        value = _member(value, name, above)
+    return value
+
+
+def replaced(value: T, path: str, new: object, above: str = "") -> T:
+    """Return a module with another value of the field at a path such as ``student.p``.
+
+    Plain data is read as in a file. All modules on the path are built again, so that they validate the new value; error
+    messages begin with the path, after ``above``.
+    """
+    name, _, rest = path.partition(".")
+    here = f"{above}.{name}" if above else name
+    old: Any = _member(value, name, above)
+    if rest:
+        inner = replaced(old, rest, new, here)
+    elif isinstance(value, tuple):
+        inner = decode(new, eqx.Module, here) if isinstance(new, str | dict) else new
+    else:
+        inner = _decode_field(new, _hints(type(value))[name], here)
+    with _at(here):
+        if isinstance(value, tuple):
+            place = int(name)
+            return (*value[:place], inner, *value[place + 1 :])  # pyright: ignore[reportReturnType]
+        return dataclasses.replace(value, **{name: inner})  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def _member(value: Any, name: str, above: str) -> Any:
+    """Return a field of a module or an entry of a tuple, or refuse a name that is neither."""
+    where = f"`{above}` has" if above else "There is"
+    if isinstance(value, tuple):
+        if name.isdecimal() and int(name) < len(value):
+            return value[int(name)]
+        raise InvalidInput(f"{where} no entry {shown(name)}: it has {len(value)}, counted from 0.")
+    fields = [field.name for field in dataclasses.fields(value) if field.init] if _is_module(value) else []
+    if not fields:
+        raise InvalidInput(f"{where} no fields, since it is {shown(value)}, so that {shown(name)} cannot be changed.")
+    if name not in fields:
+        raise InvalidInput(f"{where} no field {shown(name)}: {nearest(name, fields)}")
+    return getattr(value, name)
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, eqx.Module)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _decode_field(value: Any, hint: Any, path: str) -> Any:

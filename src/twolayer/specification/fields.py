@@ -5,6 +5,7 @@ Numbers that may be differentiated or swept stay as they are if they are JAX arr
 numbers become ``float`` and float64 arrays, so that no digit is lost before double precision is switched on.
 """
 
+import dataclasses
 import math
 import numbers
 from collections.abc import Callable
@@ -169,6 +170,16 @@ def static(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
 def leaf(converter: Callable[[Any], Any], **kwargs: Any) -> Any:
     """Declare a field that is data: it may be differentiated, swept or traced."""
     return eqx.field(converter=converter, **kwargs)
+
+
+def replaced(module: T, **values: object) -> T:
+    """Return a module with some fields replaced, without checking again what was checked when it was built."""
+    if all(getattr(module, name) is value for name, value in values.items()):
+        return module
+    changed = object.__new__(type(module))
+    for field in dataclasses.fields(module):  # pyright: ignore[reportArgumentType]
+        object.__setattr__(changed, field.name, values.get(field.name, getattr(module, field.name)))
+    return changed
 
 
 def as_data(module: T) -> T:

@@ -16,7 +16,6 @@ from twolayer.specification.fields import as_data
 from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
 from twolayer.theory.motion.increments import corrections
 from twolayer.theory.motion.integrate import solve
-from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.sde import SDE
 from twolayer.training import SGD
 
@@ -81,7 +80,7 @@ def linear_noise(
     chosen = engine.choose(problem, (*MOMENTS, "covariance"))
     variants = chosen.variants()
     state = (pack(Change(begun.Q, begun.M, begun.a)), first, jnp.zeros(len(names)))
-    data = as_data((without_dimension(problem), training))
+    data = as_data((problem.without_dimension, training))
 
     def solved(variant: Chosen, tolerance: float) -> Any:
         return jax.device_get(_along(variant, *data, begun.P, state, times, np.asarray(tolerance)))

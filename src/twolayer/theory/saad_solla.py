@@ -1,6 +1,7 @@
 """The high-dimensional limit of one-pass SGD: ordinary differential equations for the overlaps."""
 
 import dataclasses
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
@@ -8,19 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from twolayer.compiler.blocks import alike, as_key, leaf_key
 from twolayer.core.types import Numbers
-from twolayer.description import Applies, Exactness, Plan, Record
+from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.expectation.again import again_refusal, choose_again
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Overlaps, Problem, Square
-from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
+from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.drift import drift
 from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
+from twolayer.theory.motion.flow_batch import FlowCell, follow_together
 from twolayer.theory.motion.integrate import Solution
-from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD, Fresh, RidgeRegression
 
@@ -175,15 +177,63 @@ class SaadSolla(FitsPopulation):
         flow = self.flow(engine, problem, training, start.P)
         return trajectory(flow, as_state(start), times, self.accuracy(engine), is_reversible=True)
 
-    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
-        engine = self.choose(problem, training)
-        small = without_dimension(problem)
+    def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
+        if not isinstance(problem.inputs, Gaussian) or not training.is_fresh:
+            return None
+        P = leaf_key(np.asarray(problem.P))
+        problem, training = as_data((replaced(problem.without_dimension, start=None), training))
+        noise = problem.noise if isinstance(problem.noise, float) else "noise"
+        numbers = jax.tree.map(lambda x: "number" if isinstance(x, np.ndarray) else x, training)
+        key = (*as_key((self, replaced(problem, noise=noise))), *as_key(numbers), P)
+        try:
+            hash(key)
+        except TypeError:  # a target or an activation of the user
+            return None
+        return key
+
+    def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
+        if self.batch_key(*cells[0][:2]) is None:
+            return super().run_batch(cells)
+        noises = [float(cell.problem.noise) for cell in cells]
+        distinct = dict(zip(noises, cells, strict=True))
+        engines = {noise: self.choose(cell.problem, cell.training) for noise, cell in distinct.items()}
+        kinds = {noise: _kind(engine) for noise, engine in engines.items()}
+        records: dict[int, Record] = {}
+        for places in alike([kinds[noise] for noise in noises]):
+            part = [cells[place] for place in places]
+            flows = [self._flows(engines[noises[place]], *cells[place]) for place in places]
+            together = [FlowCell(*pair) for pair in zip(flows, (cell.plan for cell in part), strict=True)]
+            engine = engines[noises[places[0]]]
+            solved = follow_together(together, self._other(engine, part[0]), part[0].problem.k, self.accuracy(engine))
+            records |= zip(places, solved, strict=True)
+        return [records[place] for place in range(len(cells))]
+
+    def _other(self, engine: Chosen, cell: Cell) -> Flows:
+        """The flow of a cell with other numbers, where cells of one program may have other ones."""
+        problem, training, plan = cell
+        if problem.noise != 0.0:
+            problem = replaced(problem, noise=problem.noise + 1.0)
+            engine = self.choose(problem, training)
+        training = jax.tree.map(lambda x: 1.5 * x if isinstance(x, np.ndarray) else x, as_data(training))
+        return self._flows(engine, problem, training, plan)
+
+    def _flows(self, engine: Chosen, problem: Problem, training: SGD, plan: Plan) -> Flows:
+        small = problem.without_dimension
         if training.samples_per_step(small) == training.samples_per_step(problem):  # nothing else in the limit has a d
             problem = small
         problem, training = as_data((problem, training))
         variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
-        flows = Flows(variants, engine.combine, engine.name)
+        return Flows(variants, engine.combine, engine.name)
+
+    def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
+        engine = self.choose(problem, training)
+        flows = self._flows(engine, problem, training, plan)
         return follow(flows, problem.k, plan, as_state(plan.starts), (), self.accuracy(engine), _nudged(plan.starts))
+
+
+def _kind(engine: Chosen) -> Hashable:
+    """A value that is equal for engines that differ in their numbers only."""
+    return (jax.tree.structure(engine), *map(np.shape, jax.tree.leaves(engine)), engine.rtol, engine.name)
 
 
 def _nudged(starts: Overlaps) -> Any:

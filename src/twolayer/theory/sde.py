@@ -27,7 +27,6 @@ from twolayer.theory.motion.paths import (
     PathSetting,
     advance_xla,
     in_long_steps,
-    without_dimension,
     written_out,
 )
 from twolayer.theory.motion.scope import refusal
@@ -120,7 +119,7 @@ class SDE(FitsPopulation):
         engine = self.engine.choose(problem, MOMENTS if samples else (*MOMENTS, "covariance"))
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         # The dimension d enters a step through the amplitude of its noise only: one compilation serves every d.
-        problem, training = as_data((without_dimension(problem), training))
+        problem, training = as_data((problem.without_dimension, training))
         P = np.asarray(plan.starts.P, dtype=np.float64)
         fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
         settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]

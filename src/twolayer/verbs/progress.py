@@ -84,6 +84,12 @@ def named_progress(progress: Progress | bool | None, name: str) -> Callable[[flo
     return functools.partial(progress, name) if callable(progress) else lambda fraction: None
 
 
+def note(progress: Progress, words: str) -> None:
+    """Show words beside the bar, where there is one."""
+    if isinstance(progress, _TerminalBar | _NotebookBar):
+        progress.words = words
+
+
 def nobody(name: str, fraction: float) -> None:
     """Tell nobody."""
 
@@ -125,6 +131,7 @@ class _TerminalBar:
         self.lock = threading.Lock()
         self.fractions: dict[str, float] = {}
         self.name, self.tasks, self.bar, self.is_closed = name, {}, None, False
+        self.words = ""
         self.timer = threading.Timer(PATIENCE if after is None else after, self.open)
         self.timer.daemon = True
         self.timer.start()
@@ -143,7 +150,8 @@ class _TerminalBar:
             if self.is_closed or not _screen.acquire(blocking=False):
                 return
             columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-            self.bar = Progress(*columns, TextColumn("left"), console=Console(stderr=True), transient=True)
+            columns = (*columns, TextColumn("left"), TextColumn("{task.fields[words]}"))
+            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self.bar.start()
             for name in list(self.fractions) or [self.name] * bool(self.name):
                 self.draw(name)
@@ -155,8 +163,8 @@ class _TerminalBar:
                 for task in self.tasks.values():
                     self.bar.remove_task(task)
                 self.tasks.clear()
-            self.tasks[name] = self.bar.add_task(name, total=1.0)
-        self.bar.update(self.tasks[name], completed=self.fractions.get(name, 0.0))
+            self.tasks[name] = self.bar.add_task(name, total=1.0, words="")
+        self.bar.update(self.tasks[name], completed=self.fractions.get(name, 0.0), words=self.words)
 
     def close(self) -> None:
         self.timer.cancel()
@@ -173,6 +181,7 @@ class _NotebookBar:
     def __init__(self, name: str, after: float | None):
         self.next = time.monotonic() + (PATIENCE if after is None else after)
         self.display: Any = None
+        self.words = ""
 
     def __call__(self, name: str, fraction: float) -> None:
         if time.monotonic() < self.next:
@@ -180,7 +189,8 @@ class _NotebookBar:
         self.next = time.monotonic() + PAUSE
         from IPython.display import HTML, display
 
-        content = HTML(f"<progress value='{fraction:.4f}' max='1'></progress> {html.escape(name)} {fraction:.0%}")
+        words = html.escape(f"{name} {fraction:.0%} {self.words}".rstrip())
+        content = HTML(f"<progress value='{fraction:.4f}' max='1'></progress> {words}")
         if self.display is None:
             self.display = display(content, display_id=True)
         else:

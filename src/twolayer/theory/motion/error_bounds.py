@@ -20,11 +20,16 @@ def nudged(starts: Overlaps, sign: float) -> Overlaps:
 
     Where a symmetry is unstable, starts that are moved in opposite directions lead to different ends.
     """
+    Q, M = nudged_overlaps(np.asarray(starts.Q), np.asarray(starts.M), sign)
+    return Overlaps(jnp.asarray(Q), jnp.asarray(M), starts.P, starts.a)
+
+
+def nudged_overlaps(Q: np.ndarray, M: np.ndarray, sign: float) -> tuple[np.ndarray, np.ndarray]:
+    """The overlaps (replicas, ...) moved as by `nudged`; axes before those have starts that are moved alike."""
     rng = np.random.default_rng(0)
     size = sign * NUDGE
-    moved = [np.asarray(x) + size * rng.standard_normal(x.shape) * (1.0 + np.abs(x)) for x in (starts.Q, starts.M)]
-    Q = 0.5 * (moved[0] + np.swapaxes(moved[0], -1, -2))
-    return Overlaps(jnp.asarray(Q), jnp.asarray(moved[1]), starts.P, starts.a)
+    moved = [x + size * rng.standard_normal(x.shape[-3:]) * (1.0 + np.abs(x)) for x in (Q, M)]
+    return 0.5 * (moved[0] + np.swapaxes(moved[0], -1, -2)), moved[1]
 
 
 def carried(

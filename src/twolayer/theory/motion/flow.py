@@ -178,12 +178,25 @@ def trajectories(
 
     def one(start: Any, kept: Any) -> Any:
         points = None if landing is None else jnp.asarray(landing)
-        solution = trajectory(flow, start, jnp.asarray(times), accuracy, limit, points)
-        states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
-        saved = jax.lax.map(lambda state: flow.saved(state, kept), states)
-        return saved, solution.is_finished, solution.has_stopped
+        return saved_along(flow, start, kept, jnp.asarray(times), accuracy, limit, points)
 
     return _over_starts(flow, one, starts, kept)
+
+
+def saved_along(
+    flow: AbstractFlow,
+    start: PyTree,
+    kept: PyTree,
+    times: Float[Array, " times"],
+    accuracy: Accuracy,
+    limit: Numbers,
+    landing: Array | None = None,
+) -> tuple[Saved, Array, Array]:
+    """The saved values along the solution from one start (NaN after the end); whether it is done or diverged."""
+    solution = trajectory(flow, start, times, accuracy, limit, landing)
+    states = jax.tree.map(lambda x: jnp.where(jnp.isfinite(x), x, jnp.nan), solution.states)
+    saved = jax.lax.map(lambda state: flow.saved(state, kept), states)
+    return saved, solution.is_finished, solution.has_stopped
 
 
 @eqx.filter_jit
@@ -260,14 +273,7 @@ def follow(
         return jax.device_get(result)
 
     results = [paths(flow, 1.0, starts) for flow in variants]
-    judged = flows.judged
-    loose = [paths(variants[judged], LOOSER, nudged(starts, sign), flows.landing)[0] for sign in (1.0, -1.0)]
-    saved = carried(flows.combine, [path for path, _, _ in results], loose, judged, flows.least)
-    value: Saved = jax.tree.map(np.asarray, saved.value)
-    error: Saved = saved.error
-    is_done = np.all([np.asarray(finished) for _, finished, _ in results], axis=0)
-    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
-    status = np.where(diverged, Status.DIVERGED, np.where(is_done, Status.DONE, Status.UNFINISHED))
+    loose = [paths(variants[flows.judged], LOOSER, nudged(starts, sign), flows.landing)[0] for sign in (1.0, -1.0)]
     crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem_k), np.nan)
     for threshold, direction in watches:
         times = np.asarray(passages(variants[0], starts, plan.times, accuracy.looser(1.0), threshold, direction))
@@ -276,6 +282,29 @@ def follow(
         else:
             overlap_time[:, int(direction)] = times
         finished_one()
+    return judged(flows, results, loose, crossing, overlap_time)
+
+
+def judged(
+    flows: Flows, results: Sequence[Any], loose: Sequence[Saved], crossing: np.ndarray, overlap_time: np.ndarray
+) -> Record:
+    """The record of all starts: values with the errors of the averages and of the integrator.
+
+    Parameters
+    ----------
+    results
+        For each variant what is saved, and whether each start is done or diverged.
+    loose
+        What the less accurate solutions save.
+    crossing, overlap_time
+        The times at which thresholds are crossed.
+    """
+    saved = carried(flows.combine, [path for path, _, _ in results], loose, flows.judged, flows.least)
+    value: Saved = jax.tree.map(np.asarray, saved.value)
+    error: Saved = saved.error
+    is_done = np.all([np.asarray(finished) for _, finished, _ in results], axis=0)
+    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
+    status = np.where(diverged, Status.DIVERGED, np.where(is_done, Status.DONE, Status.UNFINISHED))
     overlap_error = largest(error.Q, error.M, error.a, *error.others.values())
     return Record(
         *(value.Q, value.M, value.a, value.excess_risk, error.excess_risk, overlap_error),

@@ -1,0 +1,168 @@
+"""The work of a sweep: the results of some cells, many at a time where one compiled program serves them."""
+
+import contextlib
+import time
+import warnings
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from twolayer.ask import make_plans
+from twolayer.core.errors import ComputationFailed, InvalidInput, first_line
+from twolayer.core.precision import double
+from twolayer.data.dataset import trajectory_arrays
+from twolayer.data.provenance import provenance
+from twolayer.data.schema import STATUS_ATTRIBUTES, TRAJECTORY, kind_of
+from twolayer.description import Applies, Cell, Plan, Record, Status, stopped
+from twolayer.sweeps.content import CellNode, CellStatus, CellVariable, Content, node_of, packed
+from twolayer.sweeps.query import Query
+from twolayer.training import SGD
+from twolayer.verbs import cautions
+from twolayer.verbs.evolve import IN_STEPS, IN_TIME, first_replica
+from twolayer.verbs.phases import require
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class Job(NamedTuple):
+    """A cell that is to be computed: the key that names it, and what it asks."""
+
+    key: str
+    query: Query
+
+
+class Done(NamedTuple):
+    """The results of some jobs as a pack, how each of them ended, and the seconds that they took."""
+
+    keys: list[str]
+    pack: bytes
+    statuses: list[int]
+    seconds: float
+
+
+def compute(jobs: Sequence[Job], is_together: bool) -> Done:
+    """Compute cells, together or one by one; one that fails says so in its result, and does not concern the others."""
+    began = time.perf_counter()
+    contents = answers([job.query for job in jobs], is_together)
+    keys = [job.key for job in jobs]
+    pack = packed(dict(zip(keys, contents, strict=True)))
+    return Done(keys, pack, [int(content.status) for content in contents], time.perf_counter() - began)
+
+
+def batch_key(query: Query) -> Hashable | None:
+    """A value that is equal for cells that are computed together; None for a cell that is computed by itself."""
+    if query.verb != "evolve" or not isinstance(query.training, SGD):
+        return None
+    try:
+        own = query.descriptions[0].batch_key(query.problem, query.training)
+    except (InvalidInput, ValueError, TypeError):  # the cell itself says what is wrong with it
+        return None
+    ask = query.run
+    save = len(ask.save) if isinstance(ask.save, tuple) else ask.save
+    watched = (ask.risk_threshold is None, ask.overlap_threshold is None, ask.stop_at_threshold)
+    return None if own is None else (query.descriptions, own, ask.replicas, save, watched)
+
+
+def answers(queries: Sequence[Query], is_together: bool) -> list[Content]:
+    """The results of cells, which have one `batch_key` where they are computed together."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cautions.Caution)  # they stand in the results
+        if is_together:
+            # One of them may be at fault: by itself each says what it is.
+            with contextlib.suppress(InvalidInput, ComputationFailed):
+                return _together(queries)
+        return [_alone(query) for query in queries]
+
+
+def _alone(query: Query) -> Content:
+    """The result of one cell, or why there is none."""
+    try:
+        datasets = query.answer()
+    except InvalidInput as error:
+        return Content(CellStatus.REFUSED, str(error), {})
+    except ComputationFailed as error:
+        return Content(CellStatus.DIVERGED, str(error), {})
+    except MemoryError:
+        return Content(CellStatus.FAILED, "It needs more memory than there is.", {})
+    except Exception as error:  # a cell must not stop the others
+        return Content(CellStatus.FAILED, f"{type(error).__name__}: {first_line(error)}.", {})
+    nodes = {name: node_of(dataset) for name, dataset in datasets.items()}
+    endings = [_ending(dataset.status.values) for dataset in datasets.values() if _is_trajectory(dataset)]
+    return Content(*max(endings, default=(CellStatus.DONE, "")), nodes)
+
+
+def _is_trajectory(dataset: "xr.Dataset") -> bool:
+    return kind_of(dataset.attrs) == "trajectory" and "status" in dataset
+
+
+def _ending(status: np.ndarray) -> tuple[CellStatus, str]:
+    """How the cell of a run ended, from the status of its replicas."""
+    status = np.asarray(status)
+    broken = status[(status != Status.DONE) & (status != Status.STOPPED)]
+    if not broken.size:
+        return CellStatus.DONE, ""
+    return CellStatus.DIVERGED, f"{broken.size} of {status.size} replicas: {Status(int(broken[0])).sentence}."
+
+
+# --------------------------------------------------------------------------------------------- many cells at a time
+
+
+def _together(queries: Sequence[Query]) -> list[Content]:
+    """The results of cells that one compiled program serves."""
+    description = queries[0].descriptions[0]
+    with double():
+        applies = [require(description, query.problem, query.training) for query in queries]
+        plans = make_plans(
+            [query.problem for query in queries],
+            [query.training for query in queries],
+            [query.run for query in queries],
+            in_steps=not description.is_continuous,
+        )
+        is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
+        if is_fixed and all(plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0 for plan in plans):
+            plans = [first_replica(plan) for plan in plans]
+        cells = [Cell(query.problem, query.training, plan) for query, plan in zip(queries, plans, strict=True)]
+        records = [stopped(record, plan) for record, plan in zip(description.run_batch(cells), plans, strict=True)]
+        shared = provenance(_Unnamed(), 0, description.references)
+    rows = zip(queries, plans, records, applies, strict=True)
+    return [_content(query, plan, record, answer, shared) for query, plan, record, answer in rows]
+
+
+class _Unnamed(NamedTuple):
+    """In place of a specification, which the key of a cell names."""
+
+    json: str = ""
+    key: str = ""
+
+
+def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared: dict[str, Any]) -> Content:
+    """A record as `evolve` labels it, without the specification."""
+    problem, training, description = query.problem, query.training, query.descriptions[0]
+    in_steps = np.issubdtype(plan.steps.dtype, np.integer)
+    clock = training.clock(problem)
+    samples = np.asarray(clock.samples(plan.steps) if in_steps else clock.samples_at(plan.times))
+    values, coordinates = trajectory_arrays(record, plan, samples, float(problem.noise))
+    known = {**TRAJECTORY.variables, **TRAJECTORY.optional, **TRAJECTORY.coordinates}
+    variables = {}
+    for name, array in (values | coordinates).items():
+        dimensions, long_name, units = known.get(name, ((name,), "", ""))
+        stated = {"long_name": long_name, "units": units} if name in known else {}
+        if name == "status":
+            stated |= STATUS_ATTRIBUTES
+        variables[name] = CellVariable(tuple(dimensions), np.asarray(array), stated, name in coordinates)
+    name = type(description).__name__
+    attributes = {
+        "description": name,
+        "exactness": applies.exactness.value,
+        "engine": record.engine,
+        "time_axis": IN_STEPS if in_steps else IN_TIME,
+        **{key: value for key, value in shared.items() if key not in ("spec", "spec_hash")},
+        "seed": query.run.seed,
+    }
+    warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
+    if warned:
+        attributes["cautions"] = "\n".join(warned)
+    status, message = _ending(values["status"])
+    return Content(status, message, {"": CellNode(variables, attributes)})

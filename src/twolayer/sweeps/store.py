@@ -1,0 +1,103 @@
+"""The folder of a sweep: its specification, and the results of its cells in packs that are whole or not there.
+
+Cells are named by the hash of all that their numbers depend on. So what is there is never computed again, whatever
+sweep asks for it, and several processes may fill one folder: a cell that two of them computed is the same in both.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.files import make_folder, remove_drafts, write_whole
+from twolayer.core.reading import parsing, read_text
+from twolayer.sweeps.content import FORMAT, Content, keys_in, unpacked
+
+# The file that makes a folder that of a sweep, and the folder of its cells.
+MANIFEST, CELLS = "sweep.json", "cells"
+MAX_MANIFEST = 2**27
+
+
+class Store:
+    """The cells of a sweep: in a folder, or in memory where none is given."""
+
+    def __init__(self, folder: Path | None = None):
+        self.folder = folder
+        self._packs: dict[str, Path | bytes] = {}  # the pack that holds each cell
+        self._read: set[Path] = set()
+        if folder is not None and (folder / MANIFEST).exists():
+            read_manifest(folder)  # a folder of another version is refused before anything is computed
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look for packs that other processes have written."""
+        for path in [] if self.folder is None else sorted((self.folder / CELLS).glob("*.npz")):
+            if path not in self._read:
+                self._read.add(path)
+                self._packs |= dict.fromkeys(_keys(path), path)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._packs
+
+    def discard(self, keys: Iterable[str]) -> None:
+        """Count cells as not there, so that they are computed again."""
+        for key in keys:
+            self._packs.pop(key, None)
+
+    def contents(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
+        """The results of the cells that are there, pack by pack."""
+        by_pack: dict[Path | bytes, list[str]] = {}
+        for key in keys:
+            if key in self._packs:
+                by_pack.setdefault(self._packs[key], []).append(key)
+        for pack, wanted in by_pack.items():
+            yield from _contents(pack, wanted).items()
+
+    def save(self, keys: Sequence[str], pack: bytes) -> None:
+        """Keep the results of some cells, which are one pack: whole or not at all."""
+        if self.folder is None:
+            self._packs |= dict.fromkeys(keys, pack)
+            return
+        name = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:24]
+        path = write_whole(make_folder(self.folder / CELLS) / f"{name}.npz", pack)
+        self._read.add(path)
+        self._packs |= dict.fromkeys(keys, path)
+
+    def write_manifest(self, content: Mapping[str, Any]) -> None:
+        """Write what the sweep is: its specification, its axes, and the keys of its cells."""
+        if self.folder is None:
+            return
+        path = make_folder(self.folder) / MANIFEST
+        write_whole(path, json.dumps({"format": FORMAT, **content}).encode())
+        remove_drafts(path)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the sweep in a folder is, as `Store.write_manifest` wrote it."""
+    path = folder / MANIFEST
+    with parsing(path, fault="is not the description of a sweep"):
+        content = json.loads(read_text(path, "description of a sweep", MAX_MANIFEST))
+        version = content["format"]
+    if version != FORMAT:
+        raise InvalidInput(
+            f"The sweep in {shown(folder)} has the layout {shown(version)}, but this version of twolayer reads "
+            f"{FORMAT}: take the version that wrote it, or another folder."
+        )
+    return content
+
+
+def _keys(path: Path) -> list[str]:
+    """The cells of a pack; one that cannot be read counts as not there, and its cells are computed again."""
+    try:
+        return keys_in(path.read_bytes())
+    except (OSError, ValueError):
+        return []
+
+
+def _contents(pack: Path | bytes, wanted: list[str]) -> dict[str, Content]:
+    try:
+        return unpacked(pack if isinstance(pack, bytes) else pack.read_bytes(), wanted)
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,130 @@
+"""Many flows of one structure at once: one compiled program, mapped over their numbers, starts and times."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from twolayer.compiler.blocks import alike, in_blocks, leaf_key
+from twolayer.description import Plan, Record, Watch
+from twolayer.theory.motion.error_bounds import nudged_overlaps
+from twolayer.theory.motion.flow import LOOSER, AbstractFlow, Accuracy, Flows, judged, passage, saved_along
+
+# Blocks of one call: few, since integrating a block takes long, and calls are divided among the cores.
+BLOCKS = 2
+
+
+class FlowCell(NamedTuple):
+    """A flow of the overlaps, whose states are (Q, M, a), and what is asked of it."""
+
+    flows: Flows
+    plan: Plan
+
+
+class Template(NamedTuple):
+    """A flow whose numbers at some places among its leaves differ between rows."""
+
+    flow: AbstractFlow
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, flow: AbstractFlow, other: AbstractFlow) -> "Template":
+        """The flow with the places of the numbers in which another one of its structure differs."""
+        pairs = zip(jax.tree.leaves(flow), jax.tree.leaves(other), strict=True)
+        return cls(flow, tuple(place for place, (x, y) in enumerate(pairs) if leaf_key(x) != leaf_key(y)))
+
+    def numbers(self, flow: AbstractFlow) -> list[np.ndarray]:
+        """The numbers of another flow of this structure."""
+        leaves = jax.tree.leaves(flow)
+        return [np.asarray(leaves[place]) for place in self.places]
+
+    def with_numbers(self, numbers: Sequence[Array]) -> Any:
+        """The flow with other numbers."""
+        leaves, structure = jax.tree.flatten(self.flow)
+        for place, number in zip(self.places, numbers, strict=True):
+            leaves[place] = number
+        return jax.tree.unflatten(structure, leaves)
+
+
+def _trajectory(common: tuple[Template, Accuracy], row: tuple[Any, ...]) -> Any:
+    template, accuracy = common
+    numbers, start, times, limit = row
+    return saved_along(template.with_numbers(numbers), start, (), times, accuracy, limit)
+
+
+def _passage(common: tuple[Template, Accuracy, Any], row: tuple[Any, ...]) -> Array:
+    template, accuracy, direction = common
+    numbers, start, times, threshold = row
+    return passage(
+        template.with_numbers(numbers), start, jnp.stack([times[0], times[-1]]), accuracy, threshold, direction
+    )
+
+
+def follow_together(cells: Sequence[FlowCell], other: Flows, k: int, accuracy: Accuracy) -> list[Record]:
+    """Solve flows of one structure, each for its own plan; see `follow`, which solves one.
+
+    Parameters
+    ----------
+    cells
+        The flows and their plans.
+    other
+        A flow that differs from the first one in all numbers that may differ between cells. What it has in common with
+        the first one, all cells have in common.
+    k
+        The number of target directions.
+    accuracy
+        The tolerances of the integrator.
+    """
+    first = cells[0].flows
+    templates = [Template.of(*pair) for pair in zip(first.variants, other.variants, strict=False)]
+    records: dict[int, Record] = {}
+    for places in alike([_kind(cell.plan) for cell in cells]):
+        part = [cells[place] for place in places]
+        records |= zip(places, _follow_alike(part, templates, k, accuracy), strict=True)
+    return [records[place] for place in range(len(cells))]
+
+
+def _kind(plan: Plan) -> tuple[Any, ...]:
+    return len(plan.times), plan.replicas, plan.risk_threshold is None, plan.overlap_threshold is None
+
+
+def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: int, accuracy: Accuracy) -> list[Record]:
+    """Solve flows whose plans have as many times and replicas and watch the same."""
+    plans, flows = [cell.plan for cell in cells], cells[0].flows
+    replicas, times = plans[0].replicas, np.stack([plan.times for plan in plans])
+    Q, M, a = (np.stack([np.asarray(getattr(plan.starts, name)) for plan in plans]) for name in ("Q", "M", "a"))
+
+    def rows_of(variant: int, Q: np.ndarray, M: np.ndarray, *data: Any) -> tuple[Any, ...]:
+        """The rows of all replicas of all cells: numbers, starts, times and further data of each."""
+        each = [templates[variant].numbers(cell.flows.variants[variant]) for cell in cells]
+        numbers = [np.repeat(np.stack(x), replicas, axis=0) for x in zip(*each, strict=True)]
+        start = tuple(x.reshape(-1, *x.shape[2:]) for x in (Q, M, a))
+        return numbers, start, np.repeat(times, replicas, axis=0), *data
+
+    limits = np.repeat([plan.limit for plan in plans], replicas)
+
+    def paths(variant: int, factor: float, Q: np.ndarray, M: np.ndarray) -> Any:
+        common = (templates[variant], accuracy.looser(factor))
+        return in_blocks(_trajectory, common, rows_of(variant, Q, M, limits), BLOCKS)
+
+    results = [paths(variant, 1.0, Q, M) for variant in range(len(templates))]
+    loose = [paths(flows.judged, LOOSER, *nudged_overlaps(Q, M, sign))[0] for sign in (1.0, -1.0)]
+    crossing, overlap_time = np.full(len(limits), np.nan), np.full((len(limits), k), np.nan)
+    thresholds = np.concatenate([Watch.thresholds(plan) for plan in plans])
+    watch = Watch.of(plans[0])
+    for direction in [None] * watch.risk + [*range(k)] * watch.overlaps:
+        rows = rows_of(0, Q, M, thresholds[:, 0 if direction is None else 1])
+        where = None if direction is None else np.asarray(direction)
+        reached = in_blocks(_passage, (templates[0], accuracy.looser(1.0), where), rows, BLOCKS)
+        if direction is None:
+            crossing = reached
+        else:
+            overlap_time[:, direction] = reached
+    record = judged(flows, results, loose, crossing, overlap_time)
+    return [
+        jax.tree.map(lambda x: x[first : first + replicas] if isinstance(x, np.ndarray) else x, record)  # noqa: B023
+        for first in range(0, len(limits), replicas)
+    ]

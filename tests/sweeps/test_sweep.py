@@ -1,0 +1,289 @@
+"""Sweeps: labelled results, cells that fail, folders that are continued, and numbers that are those of the verbs."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import twolayer as tl
+from tests.systems import phase_retrieval
+from twolayer.sweeps import counts, failures
+from twolayer.sweeps import query as queries
+from twolayer.sweeps.content import CellStatus, Content, node_of, packed, unpacked
+from twolayer.sweeps.store import MANIFEST, Store
+
+SPHERE = tl.SGD(0.05, constraint=tl.Sphere())
+RATES = {"training.learning_rate": [0.02, 0.05]}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """A verb that takes no time, in place of `evolve`, and the learning rates and seeds of its calls."""
+    calls = []
+
+    def answer(query):
+        rate, seed = float(query.training.learning_rate), query.run.seed
+        calls.append((rate, seed))
+        if rate == 0.5:
+            raise tl.NotApplicable("`SaadSolla` does not apply: the rate is one half.")
+        if rate == 0.25:
+            raise RuntimeError("out of luck")
+        values = {"x": ((), rate * 10 + seed), "curve": (("time",), rate * np.arange(3.0))}
+        return {"": xr.Dataset(values, {"time": [0.0, 1.0, 2.0]}, {"kind": "test", "outcome": "agrees"})}
+
+    monkeypatch.setitem(queries.VERBS, "evolve", answer)
+    monkeypatch.setattr(tl.SaadSolla, "batch_key", lambda *_: None)
+    return calls
+
+
+def swept(over, **more):
+    return tl.sweep(phase_retrieval(0.2), SPHERE, "SaadSolla", over=over, workers=0, **more)
+
+
+# ------------------------------------------------------------------------------------------------ labelled results
+
+
+def test_cells_are_the_results_of_the_verb():
+    result = swept({**RATES, "problem.noise": [0.1, 0.2]}, until=1.0, save=4)
+    assert result.excess_risk.dims == ("learning_rate", "noise", "replica", "time")
+    for rate in (0.02, 0.05):
+        for noise in (0.1, 0.2):
+            training = tl.SGD(rate, constraint=tl.Sphere())
+            alone = tl.evolve(phase_retrieval(0.2, noise=noise), training, "SaadSolla", until=1.0, save=4)
+            cell = result.sel(learning_rate=rate, noise=noise)
+            assert np.allclose(cell.excess_risk, alone.excess_risk, rtol=1e-8, atol=1e-12)
+            assert np.array_equal(cell.time, alone.time) and np.array_equal(cell.step, alone.step)
+    assert result.risk.attrs == alone.risk.attrs
+    assert result.attrs["description"] == "SaadSolla" and result.attrs["verb"] == "evolve"
+
+
+def test_widths_are_padded_and_times_of_steps_differ():
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(30))
+    over = {"problem.student.p": [1, 2], "training.learning_rate": [0.02, 0.05]}
+    result = tl.sweep(problem, SPHERE, "OverlapSGD", over=over, until=0.1, save=4, replicas=3, workers=0)
+    assert result.Q.dims == ("p", "learning_rate", "replica", "point", "i", "j")
+    assert np.isnan(result.Q.sel(p=1, i=1)).all() and not np.isnan(result.Q.sel(p=1, i=0, j=0).isel(point=0)).any()
+    alone = tl.evolve(problem, tl.SGD(0.02, constraint=tl.Sphere()), "OverlapSGD", until=0.1, save=4, replicas=3)
+    cell = result.sel(p=1, learning_rate=0.02)
+    assert np.array_equal(cell.time[: alone.sizes["time"]], alone.time)
+    assert np.allclose(cell.risk[:, : alone.sizes["time"]], alone.risk, rtol=1e-12)
+
+
+def test_a_comparison_is_a_tree_with_a_verdict_for_each_cell():
+    result = tl.sweep(phase_retrieval(0.2, d=100), SPHERE, ["OverlapSGD", "SaadSolla"], over=RATES, until=0.5, save=4)
+    assert isinstance(result, xr.DataTree) and set(result.children) == {"OverlapSGD", "SaadSolla"}
+    assert result.outcome.dims == ("learning_rate",) and set(result.outcome.values) <= {
+        *("agrees", "consistent", "finite-d effect", "differs", "undecided")
+    }
+    assert result["SaadSolla"].deviation_risk.dims[0] == "learning_rate"
+    assert "cells: 2 done" in tl.summary(result)
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "over", "variable"),
+    [
+        ("exit_time", {"replicas": 0}, {"run.threshold": [0.05, 0.1]}, "predicted"),
+        ("learn", {}, {"problem.target": [tl.PhaseRetrieval(), tl.SingleIndex("he3")]}, "information_exponent"),
+        ("optimise", {"samples": 50.0}, {"problem.noise": [0.1, 0.2]}, "value"),
+    ],
+)
+def test_every_analysis_can_be_swept(verb, fields, over, variable):
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
+    result: Any = tl.sweep(problem, tl.SGD(0.05, constraint=tl.Sphere()), verb=verb, over=over, workers=0, **fields)
+    assert counts(result)["done"] == 2, failures(result)
+    assert np.isfinite(result[variable].values.astype(float)).any()
+
+
+def test_lazy_training_can_be_swept():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((12, 4))
+    problem = tl.Problem(tl.Labels(), tl.Student(8, "relu"), tl.Samples(X, np.sign(X[:, 0])))
+    result = tl.sweep(problem, tl.First(), verb="ntk", over={"run.steps": [2, 4]}, replicas=0, workers=0)
+    assert counts(result)["done"] == 2, failures(result)
+    assert np.allclose(result.complexity.values, result.complexity.values[0])
+
+
+def test_saved_results_are_read_back(tmp_path):
+    result = swept(RATES, until=0.5, save=3)
+    tl.save(result, tmp_path / "sweep.nc")
+    xr.testing.assert_identical(tl.load(tmp_path / "sweep.nc"), result)
+
+
+# ------------------------------------------------------------------------------------------------ cells that fail
+
+
+def test_cells_that_fail_say_why_and_do_not_stop_the_others(counted):
+    result = swept({"training.learning_rate": [0.1, 0.5, 0.25, -1.0]})
+    assert result.cell_status.values.tolist() == [0, 1, 3, 1]
+    assert result.x.values[0] == 1.0 and np.isnan(result.x.values[1:]).all()
+    messages = result.cell_message.values
+    assert messages[0] == "" and "one half" in messages[1] and "out of luck" in messages[2] and "-1.0" in messages[3]
+    assert [row["learning_rate"] for row in failures(result)] == [0.5, 0.25, -1.0]
+    assert "out of luck" in tl.summary(result)
+
+
+def test_diverged_cells_keep_what_they_have():
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(30))
+    result = tl.sweep(
+        problem, tl.SGD(1.0), "SaadSolla", over={"training.learning_rate": [0.02, 3.0]}, until=5.0, workers=0
+    )
+    assert result.cell_status.values.tolist() == [0, 2] and "diverged" in str(result.cell_message.values[1])
+    risk = result.excess_risk.isel(learning_rate=1, replica=0).values
+    assert np.isfinite(risk[0]) and np.isnan(risk[-1])
+
+
+def test_a_sweep_without_a_possible_cell_is_refused(counted):
+    with pytest.raises(tl.InvalidInput, match="learning_rate"):
+        swept({"training.learning_rate": [-1.0, -2.0]})
+    assert not counted
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("training.rate", "no field 'rate'"),
+        ("problem.student.p.q", "no fields"),
+        ("learning_rate", "begins with"),
+        ("training.phases.0", "no field 'phases'"),
+        ("run.threshold", "no field 'threshold'"),
+    ],
+)
+def test_unknown_paths_are_refused(counted, path, part):
+    with pytest.raises(tl.InvalidInput, match=part):
+        swept({path: [1.0]})
+    assert not counted
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"verb": "evolv"},
+        {"verb": "learn", "ask": tl.Ask()},
+        {"verb": "exit_time", "until": 3.0, "seeds": 3},
+        {"descriptions": ["SaadSolla", "OverlapSGD"], "verb": "evolve"},
+        {"workers": 2, "scheduler": "tcp://127.0.0.1:1"},
+        {"workers": -1},
+        {"training": None},
+    ],
+)
+def test_bad_arguments_are_refused(counted, arguments):
+    given = {"training": SPHERE, "over": RATES, **arguments}
+    with pytest.raises(tl.InvalidInput):
+        tl.sweep(phase_retrieval(0.2), **given)
+    assert not counted
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def test_a_folder_is_continued_and_grows(counted, tmp_path):
+    first = swept({"training.learning_rate": [0.1, 0.2]}, out=tmp_path / "s")
+    assert len(counted) == 2
+    again = swept({"training.learning_rate": [0.1, 0.2]}, out=tmp_path / "s")
+    xr.testing.assert_identical(first, again)
+    assert len(counted) == 2
+    more = swept({"training.learning_rate": [0.1, 0.15, 0.2], "run.seed": [0, 1]}, out=tmp_path / "s")
+    assert len(counted) == 6 and more.sizes["seed"] == 2
+    assert np.array_equal(more.x.sel(learning_rate=[0.1, 0.2], seed=0), first.x)
+    xr.testing.assert_identical(tl.load(tmp_path / "s"), more)
+    swept({"training.learning_rate": [0.1, 0.2]}, out=tmp_path / "s", fresh=True)
+    assert len(counted) == 8
+
+
+def test_an_interrupted_sweep_keeps_its_cells(counted, tmp_path, monkeypatch):
+    answer = queries.VERBS["evolve"]
+
+    def interrupted(query):
+        if query.run.seed == 3:
+            raise KeyboardInterrupt
+        return answer(query)
+
+    monkeypatch.setitem(queries.VERBS, "evolve", interrupted)
+    with pytest.raises(tl.Interrupted) as raised:
+        swept({"run.seed": range(6)}, out=tmp_path / "s")
+    ended = counts(raised.value.result)  # the cells of the portion that was interrupted are missing
+    assert 1 <= ended["done"] <= 3 and ended["done"] + ended["missing"] == 6
+    xr.testing.assert_identical(tl.load(tmp_path / "s"), raised.value.result)
+    monkeypatch.setitem(queries.VERBS, "evolve", answer)
+    counted.clear()
+    result = swept({"run.seed": range(6)}, out=tmp_path / "s")
+    assert len(counted) == ended["missing"] and counts(result)["done"] == 6
+
+
+def test_damaged_cells_are_computed_again(counted, tmp_path):
+    whole = swept({"run.seed": [0, 1, 2]}, out=tmp_path / "s")
+    packs = sorted((tmp_path / "s" / "cells").iterdir())
+    packs[0].write_bytes(packs[0].read_bytes()[:100])
+    packs[1].write_bytes(b"")
+    again = swept({"run.seed": [0, 1, 2]}, out=tmp_path / "s")
+    xr.testing.assert_identical(whole, again)
+
+
+def test_cells_of_other_versions_are_computed_again(counted, tmp_path, monkeypatch):
+    swept({"run.seed": [0, 1]}, out=tmp_path / "s")
+    monkeypatch.setattr("twolayer.sweeps.run.environment", lambda: json.dumps(["other versions"]))
+    swept({"run.seed": [0, 1]}, out=tmp_path / "s")
+    assert len(counted) == 4
+
+
+def test_a_folder_of_another_layout_is_refused(counted, tmp_path):
+    (tmp_path / MANIFEST).write_text('{"format": 99}')
+    with pytest.raises(tl.InvalidInput, match="layout 99"):
+        swept({"run.seed": [0, 1]}, out=tmp_path)
+    (tmp_path / MANIFEST).write_text("no JSON")
+    with pytest.raises(tl.InvalidInput, match="description of a sweep"):
+        tl.load(tmp_path)
+
+
+def test_equal_cells_are_computed_once(counted):
+    result = swept({"training.momentum": [0, 0.0 + 1e-300, 0.5]})  # the first two may or may not be one specification
+    assert result.sizes["momentum"] == 3 and len(counted) <= 3
+    same = swept({"problem.student.activation": ["square", "he2"], "run.seed": [0]})
+    assert counts(same)["done"] == 2
+
+
+def test_fields_that_change_together_share_a_dimension(counted):
+    over = {"training.learning_rate": [0.1, 0.2], "run.seed": [5, 6]}
+    result = swept(over, together=[list(over)])
+    assert result.x.dims == ("learning_rate",) and result.seed.dims == ("learning_rate",)
+    assert counted == [(0.1, 5), (0.2, 6)]
+
+
+# ------------------------------------------------------------------------------------------------ packs
+
+
+def test_packs_hold_cells_of_any_shape():
+    rng = np.random.default_rng(3)
+    contents = {}
+    for number in range(12):
+        size = int(rng.integers(1, 3))
+        dataset = xr.Dataset(
+            {"x": ("n", rng.standard_normal(size)), "word": ((), f"w{number}"), "same": ("m", np.arange(4))},
+            {"n": np.arange(size), "label": ("n", [f"l{j}" for j in range(size)])},
+            {"kind": "test", "number": number, "list": [1.0, 2.0], "none": "x" * number},
+        )
+        nodes = {"": node_of(dataset)} | ({"child": node_of(dataset)} if number % 3 == 0 else {})
+        contents[f"key{number}"] = Content(CellStatus.DONE, "why" * (number % 2), nodes)
+    contents["empty"] = Content(CellStatus.FAILED, "no", {})
+    found = unpacked(packed(contents))
+    assert set(found) == set(contents)
+    for key, content in contents.items():
+        assert found[key].status == content.status and found[key].message == content.message
+        assert set(found[key].nodes) == set(content.nodes)
+        for name, node in content.nodes.items():
+            assert found[key].nodes[name].attributes == node.attributes
+            for variable, stated in node.variables.items():
+                read = found[key].nodes[name].variables[variable]
+                assert read.dimensions == stated.dimensions and read.is_coordinate == stated.is_coordinate
+                assert np.array_equal(read.values, stated.values) and read.values.dtype == stated.values.dtype
+
+
+def test_a_store_in_memory_and_one_on_disk_hold_the_same(tmp_path):
+    content = {"a": Content(CellStatus.DONE, "", {"": node_of(xr.Dataset({"x": ((), 1.5)}))})}
+    for store in (Store(), Store(tmp_path)):
+        assert "a" not in store
+        store.save(["a"], packed(content))
+        assert "a" in store and dict(store.contents(["a", "b"]))["a"].nodes[""].variables["x"].values == 1.5
+    assert "a" in Store(tmp_path)
