@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.compiler.loops import backend_here, loop_here, written
+from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Watch, stopped
@@ -17,7 +18,15 @@ from twolayer.expectation import Auto, choose, risk_along
 from twolayer.expectation.moments import fields_from_normals
 from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem
-from twolayer.simulation.drivers import RunState, advance_written, advance_xla, crossed, written_out
+from twolayer.simulation.drivers import (
+    RunState,
+    SumBatch,
+    advance_written,
+    advance_xla,
+    crossed,
+    sums_written_out,
+    written_out,
+)
 from twolayer.simulation.overlap import Setting, make_setting, overlaps_of, start
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
@@ -27,6 +36,8 @@ from twolayer.training.methods import commutes_with_rotations
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
+# Samples from which a batch fills a GPU by itself.
+LARGE_BATCH = 2**16
 # A batch that is used again is held whole, with a row of Bartlett's factor for each sample.
 MAX_REPEATED = 1024
 # Samples whose fields are drawn at once for a fit of the second layer.
@@ -133,9 +144,21 @@ class OverlapSGD(AbstractDescription):
         elif self.backend == "native":
             raise NotApplicable("Native code needs one sample a step and a width up to eight.")
         if program is None:
-            return partial(advance_xla, setting, watch), "xla"
+            sum_batch = self._sum_batch(setting)
+            name = "xla" if sum_batch is None else "xla, batches by a GPU kernel"
+            return partial(advance_xla, setting, watch, sum_batch=sum_batch), name
         loop, name = loop_here(self.backend, program, replicas)
         return partial(advance_written, loop), name
+
+    def _sum_batch(self, setting: Setting) -> SumBatch | None:
+        """The sums over a batch by a GPU kernel; None where XLA computes them."""
+        is_large = setting.batch >= LARGE_BATCH and setting.problem.p <= MAX_WIDTH and setting.training.is_fresh
+        if self.backend == "xla" or not is_large or backend_here(self.backend) != "GPU kernel":
+            return None
+        try:
+            return sums_written_out(setting)
+        except Unsupported:
+            return None
 
 
 def _advance_running(advance: Advance, is_running: np.ndarray, run: RunState, first: Any, last: Any) -> RunState:
