@@ -119,7 +119,7 @@ def main() -> None:
         plan = make_plan(problem, training, Ask(until=1.0, save=2, replicas=replicas, seed=0))
         weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
         for backend in ("native", "xla"):
-            advance, driver = tl.DirectSGD(backend=backend)._driver(problem, training, 0)
+            advance, driver, _ = tl.DirectSGD(backend=backend)._driver(problem, training, 0)
             steps = 400_000 // d
             each, first = seconds(lambda _, *span: advance(weights, frozen, *span), None, steps)  # noqa: B023
             rows.append(

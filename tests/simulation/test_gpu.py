@@ -32,9 +32,10 @@ def test_the_overlap_kernel_follows_xla(choices):
         np.testing.assert_allclose(kernel[name].values, xla[name].values, atol=1e-5)
 
 
+@pytest.mark.parametrize("d", [103, 4099])  # weights within the registers of one multiprocessor, and beyond them
 @pytest.mark.parametrize("choices", CHOICES)
-def test_the_kernel_on_the_weights_follows_xla(choices):
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(103), noise=0.1)
+def test_the_kernel_on_the_weights_follows_xla(choices, d):
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(d), noise=0.1)
     training = tl.SGD(1.0, **choices)
     kernel, xla = both(problem, training, tl.DirectSGD(backend="native"), tl.DirectSGD(backend="xla"))
     assert "GPU kernel" in kernel.attrs["engine"] and "xla" in xla.attrs["engine"]
