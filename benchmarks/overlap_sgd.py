@@ -12,6 +12,7 @@ from common import against, best, report, use_one_core
 
 use_one_core()
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,8 @@ def seconds(advance, run, steps: int) -> tuple[float, float]:
 def choices(made, replicas: int):
     program = drivers.written_out(made, NOTHING)
     if ON_GPU:
-        yield "kernel", partial(drivers.advance_written, partial(kernels.by_kernel, program))
-        yield "scan", partial(drivers.advance_written, partial(kernels.by_vectors, program))
+        yield "kernel", partial(drivers.advance_compiled, eqx.Partial(kernels.by_kernel, program))
+        yield "scan", partial(drivers.advance_compiled, eqx.Partial(kernels.by_vectors, program))
         return
     native = kernels.native(program, replicas)
     yield "native", partial(drivers.advance_written, partial(kernels.by_native, native))

@@ -1,5 +1,6 @@
 """The kernels for a GPU, interpreted on a CPU, against XLA: the same random numbers, so the same steps to rounding."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from twolayer.specification.fields import as_data
 
 pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="there is a GPU, on which test_gpu.py runs")
 
+NOTHING = Watch(False, False)
 CHOICES = [{"layers": tl.Both(0.7), "weight_decay": 0.2}, {"constraint": tl.Sphere(), "momentum": 0.5}]
 
 
@@ -22,6 +24,14 @@ def setting(d, **choices):
     return as_data(
         (tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(d), noise=0.1), tl.SGD(0.1, **choices))
     )
+
+
+def begun(replicas, **choices):
+    """The overlap process of some replicas at its start."""
+    problem, training = setting(200, **choices)
+    made = overlap.make_setting(problem, training)
+    keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(replicas))
+    return made, overlap_sgd._begin(made, NOTHING, problem.draw_many(keys), keys, np.zeros((replicas, 2)))
 
 
 def assert_same(tree, other):
@@ -51,18 +61,25 @@ def test_steps_taken_several_at_a_time_are_those_of_xla(choices, monkeypatch):
     assert all(np.array_equal(x, y) for x, y in zip(cut, advanced, strict=True))
 
 
+def test_replicas_advanced_by_the_kernel_are_those_of_xla():
+    """The last block of replicas is not full."""
+    made, run = begun(3, constraint=tl.Sphere())
+    program, span = drivers.written_out(made, NOTHING), (np.asarray(3), np.asarray(9))
+    kernel, vectors = (
+        drivers.advance_compiled(eqx.Partial(loop, program), run, *span) for loop in (loops.by_kernel, loops.by_vectors)
+    )
+    assert_same(kernel, vectors)
+
+
 @pytest.mark.parametrize("choices", CHOICES)
 def test_sums_over_a_batch_are_those_of_xla(choices, monkeypatch):
     """Several blocks that take several turns, of which the last is not full."""
     monkeypatch.setattr(loops, "MAX_BLOCKS", 3)
-    problem, training = setting(200, batch_size=1000, **choices)
-    made, nothing = overlap.make_setting(problem, training), Watch(False, False)
-    keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(2))
-    run = overlap_sgd._begin(made, nothing, problem.draw_many(keys), keys, np.zeros((2, 2)))
+    made, run = begun(2, batch_size=1000, **choices)
     begin, end = np.asarray(3), np.asarray(5)
-    expected = drivers.advance_xla(made, nothing, run, begin, end)
+    expected = drivers.advance_xla(made, NOTHING, run, begin, end)
     sum_batch = drivers.sums_written_out(made)
-    assert_same(drivers.advance_xla(made, nothing, run, begin, end, sum_batch=sum_batch), expected)
+    assert_same(drivers.advance_xla(made, NOTHING, run, begin, end, sum_batch=sum_batch), expected)
 
 
 def test_no_more_products_than_registers():

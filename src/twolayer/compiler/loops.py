@@ -88,24 +88,23 @@ def by_kernel(
     def columns(rows: int) -> Any:
         return pallas.BlockSpec((rows, LANES), lambda i: (0, i))
 
-    advanced = kernel_call(
+    advanced = pallas.pallas_call(
         kernel,
-        WARPS,
         grid=(len(members) // LANES,),
         in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), columns(program.state), columns(program.fixed), columns(2)],
         out_specs=columns(program.state),
         out_shape=jax.ShapeDtypeStruct(tables[0].shape, tables[0].dtype),
+        **kernel_options(WARPS),
     )(span, *tables)
     return list(advanced[:, :replicas])
 
 
-def kernel_call(kernel: Callable[..., None], warps: int, **shapes: Any) -> Callable[..., Any]:
-    """Return a GPU kernel as a function of arrays; on a CPU it is interpreted, slowly, so that it can be tested."""
-    from jax.experimental import pallas
+def kernel_options(warps: int) -> dict[str, Any]:
+    """Return how Pallas compiles a kernel; on a CPU it is interpreted, slowly, so that it can be tested."""
     from jax.experimental.pallas import triton
 
     options = triton.CompilerParams(num_warps=warps, num_stages=1)
-    return pallas.pallas_call(kernel, compiler_params=options, interpret=jax.default_backend() == "cpu", **shapes)
+    return {"compiler_params": options, "interpret": jax.default_backend() == "cpu"}
 
 
 def sums_by_kernel(program: Program, number: int, words: list[Any], numbers: list[Any]) -> list[Array]:
@@ -134,13 +133,13 @@ def sums_by_kernel(program: Program, number: int, words: list[Any], numbers: lis
             out_ref[n, 0] = jnp.sum(total)
 
     results = len(program.outputs)
-    sums = kernel_call(
+    sums = pallas.pallas_call(
         kernel,
-        SUM_WARPS,
         grid=(blocks,),
         in_specs=[pallas.BlockSpec(table.shape, lambda i: (0,)) for table in tables],
         out_specs=pallas.BlockSpec((results, 1), lambda i: (0, i)),
         out_shape=jax.ShapeDtypeStruct((results, blocks), jnp.float64),
+        **kernel_options(SUM_WARPS),
     )(*tables)
     return list(jnp.sum(sums, axis=1))
 
@@ -233,7 +232,7 @@ def loop_here(wanted: str, program: WrittenOut, replicas: int) -> tuple[Loop, st
     backend = backend_here(wanted)
     if backend == "native":
         return partial(by_native, native(program, replicas)), backend
-    return partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
+    return eqx.Partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
 
 
 Tree = TypeVar("Tree", bound=tuple[Any, ...])

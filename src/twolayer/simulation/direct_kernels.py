@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
-from twolayer.compiler.loops import kernel_call, on_all_cores
+from twolayer.compiler.loops import kernel_options, on_all_cores
 from twolayer.compiler.native import body, compiled_text, text
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.types import Numbers
@@ -253,12 +253,12 @@ def advance_kernel(steps: Steps, weights: Weights, frozen: "Frozen", first: Numb
     if not steps.has_momentum:  # an empty array has no block
         V = jnp.zeros((replicas, 1))
     inputs = (W, V, weights.a, W_star if k else jnp.zeros((replicas, 1)), frozen.lengths, frozen.words)
-    W, V, a = kernel_call(
+    W, V, a = pallas.pallas_call(
         kernel,
-        max(1, min(16, width // WARP_WIDTH)),
         grid=(replicas,),
         in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), *map(one, inputs)],
         out_specs=[one(x) for x in (W, V, weights.a)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, V, weights.a)],
+        **kernel_options(max(1, min(16, width // WARP_WIDTH))),
     )(span, *inputs)
     return type(weights)(joined(steps, W), joined(steps, V) if steps.has_momentum else weights.V, a)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.loops import counter, kernel_call
+from twolayer.compiler.loops import counter, kernel_options
 from twolayer.core.types import Numbers
 from twolayer.simulation.direct_kernels import Steps, joined, quartered
 from twolayer.training.update import Weights
@@ -156,13 +156,13 @@ def _products(span: _Span, rows: Array, star: Array, words: Array, begin: Array)
             out_ref[0, 0, n] = jnp.sum(total)
 
     inputs = (begin[None], words, rows, star if span.steps.k else words)
-    sums = kernel_call(
+    sums = pallas.pallas_call(
         kernel,
-        1,
         grid=(replicas, span.chunks),
         in_specs=_specs(span, *inputs),
         out_specs=pallas.BlockSpec((1, 1, number), lambda r, c: (r, c, 0)),
         out_shape=jax.ShapeDtypeStruct((replicas, span.chunks, number), jnp.float64),
+        **kernel_options(1),
     )(*inputs)
     return jnp.sum(sums, axis=1)
 
@@ -240,12 +240,12 @@ def _combined(span: _Span, rows: Array, coefficients: Array, words: Array, begin
         jax.lax.fori_loop(0, span.turns, body, 0)
 
     inputs = (begin[None], words, rows, coefficients)
-    return kernel_call(
+    return pallas.pallas_call(
         kernel,
-        1,
         grid=(len(rows), span.chunks),
         in_specs=_specs(span, *inputs),
         out_specs=_specs(span, rows)[0],
         out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
         input_output_aliases={2: 0},  # every warp reads its part before it writes it
+        **kernel_options(1),
     )(*inputs)

@@ -191,3 +191,7 @@ def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) ->
     rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), list(run.words.T), first, last)
     *state, crossing = from_rows(moving, rows)
     return run._replace(state=State(*state), crossing=crossing)
+
+
+# For loops that JAX compiles: the rows are divided and joined in the same compiled program.
+advance_compiled = eqx.filter_jit(advance_written)

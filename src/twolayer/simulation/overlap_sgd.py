@@ -21,6 +21,7 @@ from twolayer.problem import Gaussian, Overlaps, Problem
 from twolayer.simulation.drivers import (
     RunState,
     SumBatch,
+    advance_compiled,
     advance_written,
     advance_xla,
     crossed,
@@ -148,7 +149,7 @@ class OverlapSGD(AbstractDescription):
             name = "xla" if sum_batch is None else "xla, batches by a GPU kernel"
             return partial(advance_xla, setting, watch, sum_batch=sum_batch), name
         loop, name = loop_here(self.backend, program, replicas)
-        return partial(advance_written, loop), name
+        return partial(advance_written if name == "native" else advance_compiled, loop), name
 
     def _sum_batch(self, setting: Setting) -> SumBatch | None:
         """The sums over a batch by a GPU kernel; None where XLA computes them."""
