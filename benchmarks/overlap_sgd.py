@@ -12,6 +12,7 @@ from common import against, best, report, use_one_core
 
 use_one_core()
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,8 +61,8 @@ def seconds(advance, run, steps: int) -> tuple[float, float]:
 def choices(made, replicas: int):
     program = drivers.written_out(made, NOTHING)
     if ON_GPU:
-        yield "kernel", partial(drivers.advance_written, partial(kernels.by_kernel, program))
-        yield "scan", partial(drivers.advance_written, partial(kernels.by_vectors, program))
+        yield "kernel", partial(drivers.advance_compiled, eqx.Partial(kernels.by_kernel, program))
+        yield "scan", partial(drivers.advance_compiled, eqx.Partial(kernels.by_vectors, program))
         return
     native = kernels.native(program, replicas)
     yield "native", partial(drivers.advance_written, partial(kernels.by_native, native))
@@ -105,8 +106,11 @@ def main() -> None:
     rows = []
     for d in (10**6, 10**9) if ON_GPU else (10**6,):
         made, run = prepared(*erf(d, batch_size=d), 1)
-        each, first = seconds(lambda *a: drivers.advance_xla(made, NOTHING, *a), run, 2)  # noqa: B023
-        rows.append({"batch = d": f"{d:.0e}", "s a step": each, "ns a sample": 1e9 * each / d, "first call s": first})
+        for backend in ("auto", "xla") if ON_GPU else ("xla",):
+            advance, driver = tl.OverlapSGD(backend=backend)._driver(made, NOTHING, 1)
+            each, first = seconds(advance, run, 2)
+            row = {"batch = d": f"{d:.0e}", "driver": driver, "s a step": each, "ns a sample": 1e9 * each / d}
+            rows.append(row | {"first call s": first})
     report("overlap process, batches of d samples, erf p=4 k=2", rows)
     print()
     rows = []
@@ -116,7 +120,7 @@ def main() -> None:
         plan = make_plan(problem, training, Ask(until=1.0, save=2, replicas=replicas, seed=0))
         weights, frozen = direct._prepare("single", problem, training, plan.starts, plan.keys)
         for backend in ("native", "xla"):
-            advance, driver = tl.DirectSGD(backend=backend)._driver(problem, training, 0)
+            advance, driver, _ = tl.DirectSGD(backend=backend)._driver(problem, training, 0)
             steps = 400_000 // d
             each, first = seconds(lambda _, *span: advance(weights, frozen, *span), None, steps)  # noqa: B023
             rows.append(

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import jax
 import numpy as np
 import pytest
@@ -20,9 +20,13 @@ import pytest
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")  # no shape is ever stretched silently
 
-# The same examples at every run: a failure is then the fault of the change at hand, not of the day.
-hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
-hypothesis.settings.load_profile("fixed")
+# Tests on a GPU run on machines that have the package and pytest, but not the packages of the other tests.
+with suppress(ModuleNotFoundError):
+    import hypothesis
+
+    # The same examples at every run: a failure is then the fault of the change at hand, not of the day.
+    hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+    hypothesis.settings.load_profile("fixed")
 
 CACHES = Path(__file__).parents[1] / "build" / "jax-cache"
 

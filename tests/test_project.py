@@ -119,6 +119,23 @@ def test_the_release_refuses_what_it_does_not_know():
     assert done.returncode == 2 and "'--now'" in done.stderr
 
 
+def test_tests_on_a_gpu_need_no_package_of_the_other_tests():
+    """They are collected where the package and pytest are installed, and nothing else of the extra `test`."""
+    extra = [re.split("[>=]", line)[0] for line in PROJECT["project"]["optional-dependencies"]["test"]]
+    # sympy depends on mpmath, so that every installation of the package has it
+    hidden = [name.replace("-", "_") for name in extra if name not in ("pytest", "mpmath")] + ["xdist"]
+    files = [str(file) for file in sorted((ROOT / "tests").rglob("test_gpu.py"))]
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({hidden}))\n"
+        f"import pytest; sys.exit(pytest.main(['-q', '-o', 'addopts=', '-p', 'no:cacheprovider', '--co', *{files}]))"
+    )
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "JAX_COMPILATION_CACHE_DIR": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment, timeout=120
+    )
+    assert len(files) > 1 and done.returncode == 0, done.stdout + done.stderr
+
+
 # Functions that are longer than 60 lines of code, or take more than 10 arguments, and why.
 LARGE = {
     "analyses/learnable/learn.py:learn": "a verb: one argument for each thing that can be asked",

@@ -60,6 +60,9 @@ def test_calls_are_short_where_steps_are_slow(monkeypatch):
     monkeypatch.setattr(stepping.time, "perf_counter", lambda: float(next(ticks)))
     calls = list(stepping.Pace().strides(np.array([0, 5])))
     assert calls == [(step, step + 1, step == 4) for step in range(5)]
+    # Steps that are computed at once, three at a time, are divided at save points only.
+    calls = list(stepping.Pace().strides(np.array([1, 7, 11]), together=3))
+    assert calls == [(1, 3, False), (3, 6, False), (6, 7, True), (7, 9, False), (9, 11, True)]
 
 
 def test_an_interruption_keeps_the_points_and_the_next_run_goes_on(tmp_path, monkeypatch):

@@ -33,6 +33,7 @@ class Stepper(NamedTuple):
     measure: Callable[[Any], Mapping[str, Any]]  # what is saved: named arrays with the replicas along the first axis
     is_over: Callable[[Mapping[str, Any]], bool] = lambda row: False  # whether what is saved will not change any more
     is_kept: bool = True  # whether checkpoints hold the state; a large one is computed again instead
+    together: int = 1  # steps that are computed at once: calls end at multiples of it, or at save points
 
 
 class Course(NamedTuple):
@@ -61,15 +62,16 @@ class Pace:
         seconds = max(time.perf_counter() - began, 1e-4)
         self.steps = int(min(max(steps * CALL_SECONDS / seconds, 1), 4 * self.steps))
 
-    def strides(self, points: Int[np.ndarray, " points"]) -> Iterator[tuple[int, int, bool]]:
+    def strides(self, points: Int[np.ndarray, " points"], together: int = 1) -> Iterator[tuple[int, int, bool]]:
         """Yield the calls from the first point to the last: first and last step, and whether the call ends on a point.
 
-        The time until the generator is resumed counts as the time of the call.
+        Calls that end elsewhere do so at multiples of ``together``. The time until the generator is resumed counts as
+        the time of the call.
         """
         for before, after in itertools.pairwise(points):
             first = int(before)
             while first < after:
-                last = min(first + self.steps, int(after))
+                last = min(-(-(first + self.steps) // together) * together, int(after))
                 with self.over(last - first):
                     yield first, last, last == after
                 first = last
@@ -90,7 +92,7 @@ def run_steps(
     step, state, rows = _resumed(stepper, place)
     interrupted = False
     try:
-        for first, last, is_point in Pace().strides(np.append(step, points[points > step])):
+        for first, last, is_point in Pace().strides(np.append(step, points[points > step]), stepper.together):
             moved = jax.block_until_ready(stepper.advance(state, np.asarray(first), np.asarray(last)))
             if is_point:
                 rows.append(jax.device_get(stepper.measure(moved)))

@@ -60,3 +60,11 @@ def test_slopes_of_activations_are_written_in_plain_operations(name):
     program = scalarize(slope, x)
     plain = np.stack([np.asarray(value) for value in program.run(list(jnp.asarray(x)))])
     np.testing.assert_allclose(plain, slope(jnp.asarray(x)), rtol=1e-13, atol=1e-14)
+
+
+def test_a_program_is_one_static_argument():
+    """Not one for each of its operations, which took milliseconds at every call; equal programs compile once."""
+    programs = [scalarize(lambda x: jnp.exp(x) * x, np.zeros(3)) for _ in range(2)]
+    assert jax.tree.leaves(programs) == programs
+    assert programs[0] is not programs[1] and programs[0] == programs[1] and hash(programs[0]) == hash(programs[1])
+    assert scalarize(lambda x: jnp.exp(x) + x, np.zeros(3)) != programs[0]

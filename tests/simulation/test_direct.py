@@ -88,7 +88,7 @@ def test_steps_are_those_of_a_plain_loop(training, options):
     # Another compilation draws the same numbers, to the rounding of single precision; so does native code.
     np.testing.assert_allclose(final.W[0], W_np, atol=2e-6)
     np.testing.assert_allclose(final.a[0], a_np, atol=2e-6)
-    advance, name = tl.DirectSGD(backend="native")._driver(*as_data((problem, training)), 0)
+    advance, name, _ = tl.DirectSGD(backend="native")._driver(*as_data((problem, training)), 0)
     native = advance(weights, frozen, np.asarray(0), np.asarray(steps))
     assert name == ("native" if training.is_fresh and not training.is_riemannian else "xla")
     np.testing.assert_allclose(native.W[0], W_np, atol=2e-6)

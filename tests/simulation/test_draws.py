@@ -76,6 +76,17 @@ def test_chi_is_the_quantile_transform(degrees):
         assert abs(below - mpmath.ncdf(z)) / mpmath.npdf(z) < accuracy * max(1, degrees**0.5)
 
 
+@pytest.mark.parametrize("degrees", [1, 3, 60, 10**6])
+def test_chi_is_cut_at_zero_where_it_may_be_negative(degrees):
+    """Where it cannot be, the program has no comparison; the numbers are the same."""
+    z, table = jnp.linspace(-draws.REACH, draws.REACH, 301), draws.chi_coefficients(float(degrees))
+    value = draws.chi(z, np.float64(degrees), table)
+    np.testing.assert_array_equal(value, draws.chi(z, np.float64(degrees), jnp.asarray(table)))
+    assert np.all(np.asarray(value) >= 0.0)
+    traced = str(jax.make_jaxpr(lambda z: draws.chi(z, np.float64(degrees), table))(z))
+    assert ("max" in traced) == (degrees < 60)
+
+
 @pytest.mark.parametrize("degrees", [10**6, 10**9, 10**12])
 def test_chi_of_many_degrees_is_nearly_normal(degrees):
     """Against the expansion of the quantile in 1 / sqrt(D), whose next term is of order 1 / D."""

@@ -32,14 +32,25 @@ def test_the_overlap_kernel_follows_xla(choices):
         np.testing.assert_allclose(kernel[name].values, xla[name].values, atol=1e-5)
 
 
+@pytest.mark.parametrize("d", [103, 4099])  # weights within the registers of one multiprocessor, and beyond them
 @pytest.mark.parametrize("choices", CHOICES)
-def test_the_kernel_on_the_weights_follows_xla(choices):
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(103), noise=0.1)
+def test_the_kernel_on_the_weights_follows_xla(choices, d):
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(3, "erf"), tl.Gaussian(d), noise=0.1)
     training = tl.SGD(1.0, **choices)
     kernel, xla = both(problem, training, tl.DirectSGD(backend="native"), tl.DirectSGD(backend="xla"))
     assert "GPU kernel" in kernel.attrs["engine"] and "xla" in xla.attrs["engine"]
     for name in ("Q", "M", "a"):
         np.testing.assert_allclose(kernel[name].values, xla[name].values, atol=1e-5)
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_the_kernel_on_batches_follows_xla(choices):
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(1000), noise=0.1)
+    training, ask = tl.SGD(1.0, batch_size=100_003, **choices), {"until": 500.0, "save": 3, "replicas": 2}
+    kernel, xla = (tl.evolve(problem, training, tl.OverlapSGD(backend=b), **ask) for b in ("auto", "xla"))
+    assert "GPU kernel" in kernel.attrs["engine"] and "GPU" not in xla.attrs["engine"]
+    for name in ("Q", "M", "a"):
+        np.testing.assert_allclose(kernel[name].values, xla[name].values, rtol=1e-9, atol=1e-9)
 
 
 def test_gradients_of_noisy_labels_are_single_in_the_kernel():

@@ -191,4 +191,9 @@ def chi_above(z: np.ndarray | Array, coefficients: np.ndarray | Array) -> Float[
 
 def chi(z: np.ndarray | Array, degrees: Numbers, coefficients: np.ndarray | Array) -> Float[Array, "..."]:
     """Return a chi variable in double precision for a normal number."""
-    return jnp.maximum(jnp.sqrt(degrees) + chi_above(z, coefficients) * np.sqrt(0.5), 0.0)
+    value = jnp.sqrt(degrees) + chi_above(z, coefficients) * np.sqrt(0.5)
+    # Chebyshev polynomials are at most one, so that at many degrees of freedom the sum is known to be positive.
+    if isinstance(coefficients, np.ndarray) and isinstance(degrees, np.ndarray | np.floating):
+        if np.all(np.sqrt(degrees) > np.sqrt(0.5) * np.sum(np.abs(coefficients), axis=-1)):
+            return value
+    return jnp.maximum(value, 0.0)

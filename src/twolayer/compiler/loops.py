@@ -26,6 +26,10 @@ from twolayer.core.types import Numbers
 MAX_OPS = 6000
 # Replicas in one block of a GPU kernel, and warps among which they are divided.
 LANES, WARPS = 128, 4
+# The same for a sum over samples: its terms fill the registers of a thread, and more small blocks than large ones fit.
+SUM_LANES, SUM_WARPS = 64, 2
+# Blocks among which a sum over samples is divided: many times more than run at once, so that none waits for the last.
+MAX_BLOCKS = 2**12
 
 
 class WrittenOut(NamedTuple):
@@ -66,7 +70,6 @@ def by_kernel(
     Both may be arrays with a number for each block of replicas.
     """
     from jax.experimental import pallas
-    from jax.experimental.pallas import triton
 
     replicas = len(state[0])
     members = np.minimum(np.arange(-(-replicas // LANES) * LANES), replicas - 1)
@@ -99,9 +102,54 @@ def by_kernel(
         ],
         out_specs=columns(program.state),
         out_shape=jax.ShapeDtypeStruct(tables[0].shape, tables[0].dtype),
-        compiler_params=triton.CompilerParams(num_warps=WARPS, num_stages=1),
+        **kernel_options(WARPS),
     )(span, *tables)
     return list(advanced[:, :replicas])
+
+
+def kernel_options(warps: int) -> dict[str, Any]:
+    """Return how Pallas compiles a kernel; on a CPU it is interpreted, slowly, so that it can be tested."""
+    from jax.experimental.pallas import triton
+
+    options = triton.CompilerParams(num_warps=warps, num_stages=1)
+    return {"compiler_params": options, "interpret": jax.default_backend() == "cpu"}
+
+
+def sums_by_kernel(program: Program, number: int, words: list[Any], numbers: list[Any]) -> list[Array]:
+    """Return the sums of the results of a program over ``number`` samples, by one GPU kernel.
+
+    The program maps the index of a sample, a weight that is zero beyond the last sample, and the given words and
+    numbers to the terms of the sums. Only the sums of each block are written to memory.
+    """
+    from jax.experimental import pallas
+
+    blocks = min(MAX_BLOCKS, -(-number // SUM_LANES))
+    tables = [jnp.stack(words), jnp.stack(numbers)]
+
+    def kernel(words_ref: Any, numbers_ref: Any, out_ref: Any) -> None:
+        begin = pallas.program_id(0).astype(jnp.int64) * SUM_LANES + jnp.arange(SUM_LANES, dtype=jnp.int64)
+        given = [jnp.full((SUM_LANES,), ref[n]) for ref in (words_ref, numbers_ref) for n in range(ref.shape[0])]
+
+        def body(turn: Array, sums: list[Array]) -> list[Array]:
+            index = begin + turn.astype(jnp.int64) * (blocks * SUM_LANES)
+            terms = program.run([index.astype(jnp.uint32), (index < number).astype(jnp.float64), *given])
+            return [total + term for total, term in zip(sums, terms, strict=True)]
+
+        zero = [jnp.zeros((SUM_LANES,))] * len(program.outputs)
+        turns = -(-number // (blocks * SUM_LANES))
+        for n, total in enumerate(jax.lax.fori_loop(0, turns, body, zero)):
+            out_ref[n, 0] = jnp.sum(total)
+
+    results = len(program.outputs)
+    sums = pallas.pallas_call(
+        kernel,
+        grid=(blocks,),
+        in_specs=[pallas.BlockSpec(table.shape, lambda i: (0,)) for table in tables],
+        out_specs=pallas.BlockSpec((results, 1), lambda i: (0, i)),
+        out_shape=jax.ShapeDtypeStruct((results, blocks), jnp.float64),
+        **kernel_options(SUM_WARPS),
+    )(*tables)
+    return list(jnp.sum(sums, axis=1))
 
 
 class Native(NamedTuple):
@@ -224,7 +272,7 @@ def loop_here(wanted: str, program: WrittenOut, replicas: int) -> tuple[Loop, st
     backend = backend_here(wanted)
     if backend == "native":
         return partial(by_native, native(program, replicas)), backend
-    return partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
+    return eqx.Partial(by_kernel if backend == "GPU kernel" else by_vectors, program), backend
 
 
 Tree = TypeVar("Tree", bound=tuple[Any, ...])

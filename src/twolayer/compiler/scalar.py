@@ -6,6 +6,8 @@ on vectors of replicas, inside a compiled kernel, or translated into another lan
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -36,12 +38,23 @@ class Node(NamedTuple):
     dtype: Any
 
 
-class Program(NamedTuple):
-    """A list of elementwise operations on scalars, without branches or loops."""
+@dataclass(frozen=True)
+class Program:
+    """A list of elementwise operations on scalars, without branches or loops.
+
+    It is no pytree, and its hash is kept: compiled functions take a program as one static argument, not as thousands.
+    """
 
     inputs: tuple[Any, ...]  # dtypes
     ops: tuple[Op, ...]
     outputs: tuple[Node, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.inputs, self.ops, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the flat outputs for flat inputs, which are arrays of one shape, such as vectors of replicas."""

@@ -3,6 +3,7 @@
 The steps differentiate the loss and use none of the Gaussian moments.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,7 +21,8 @@ from twolayer.description import AbstractDescription, Applies, Exactness, Plan, 
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
-from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_a_kernel, native, written_out
+from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_registers, native, written_out
+from twolayer.simulation.direct_spans import advance_spans, steps_together
 from twolayer.specification.fields import as_data, choice, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, in_phases, run_each, sealed
@@ -148,18 +150,19 @@ class DirectSGD(AbstractDescription):
             Q, M, a = (np.asarray(x)[members] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
             starts = Overlaps(Q, M, plan.starts.P, a)
             weights, frozen = _prepare(self.draws, problem, training, starts, plan.keys[members])
-            advances = [_with_frozen(driver, frozen) for driver, _ in drivers]
+            advances = [_with_frozen(driver.advance, frozen) for driver in drivers]
             return Stepper(
                 weights,
                 in_phases(advances, firsts),
                 lambda weights: _measure(problem, weights, frozen),
                 lambda row: not np.any(is_alive(row["Q"], row["a"], plan.limit)),
+                together=math.lcm(*(driver.together for driver in drivers)),
             )
 
         makers = [partial(group, first) for first in range(0, plan.replicas, width)]
         saved, interrupted = run_each(makers, plan.steps, plan)
         rows = {name: np.concatenate([x[name] for x in saved])[: plan.replicas] for name in saved[0]}
-        return self._record(problem, training, plan, rows, drivers[0][1], interrupted)
+        return self._record(problem, training, plan, rows, drivers[0].name, interrupted)
 
     def applies_to_fit(self, problem: Problem, fit: RidgeRegression) -> Applies:
         reason = refusal(problem, Auto())
@@ -171,15 +174,17 @@ class DirectSGD(AbstractDescription):
             problem, fit, plan, Auto(), lambda step: _fitted(self.draws, *setting, plan.starts, plan.keys, step)
         )
 
-    def _driver(self, problem: Problem, training: SGD, work: int) -> tuple["_Driver", str]:
+    def _driver(self, problem: Problem, training: SGD, work: int) -> "_Driver":
         if self.draws == "single" and (self.backend == "native" or (self.backend == "auto" and work > WORTHWHILE)):
             steps, backend = written_out(problem, training), backend_here("auto")
             kernel = native(steps) if steps is not None and backend == "native" else None
             if kernel is not None:
-                return partial(advance_native, kernel), backend
-            if steps is not None and fits_a_kernel(steps) and backend == "GPU kernel":
-                return partial(advance_kernel, steps), backend
-        return partial(_advance, self.draws, problem, training), "xla"
+                return _Driver(partial(advance_native, kernel), backend)
+            if steps is not None and steps.batch == 1 and backend == "GPU kernel":
+                if fits_registers(steps):
+                    return _Driver(partial(advance_kernel, steps), backend)
+                return _Driver(partial(advance_spans, steps), backend, steps_together(steps))
+        return _Driver(partial(_advance, self.draws, problem, training), "xla")
 
     def _record(
         self, problem: Problem, training: SGD, plan: Plan, rows: dict[str, np.ndarray], steps: str, interrupted: bool
@@ -200,11 +205,19 @@ class DirectSGD(AbstractDescription):
         return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others)
 
 
-_Driver = Callable[[Weights, Frozen, Any, Any], Weights]
+_AdvanceWeights = Callable[[Weights, Frozen, Any, Any], Weights]
 
 
-def _with_frozen(driver: _Driver, frozen: Frozen) -> Advance:
-    return lambda weights, first, last: driver(weights, frozen, first, last)
+class _Driver(NamedTuple):
+    """How weights are advanced on this machine, under which name, and how many steps are computed at once."""
+
+    advance: _AdvanceWeights
+    name: str
+    together: int = 1
+
+
+def _with_frozen(advance: _AdvanceWeights, frozen: Frozen) -> Advance:
+    return lambda weights, first, last: advance(weights, frozen, first, last)
 
 
 @eqx.filter_jit

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
-from twolayer.compiler.loops import on_all_cores
+from twolayer.compiler.loops import kernel_options, on_all_cores
 from twolayer.compiler.native import body, compiled_text, text
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.types import Numbers
@@ -169,14 +169,25 @@ def advance_native(
     return type(weights)(*(jnp.asarray(x) for x in (W, V, a)))
 
 
-def fits_a_kernel(steps: Steps) -> bool:
+def fits_registers(steps: Steps) -> bool:
     """Whether the weights of one replica stay within the registers of a GPU multiprocessor."""
     resident = (steps.p * (2 if steps.has_momentum else 1) + steps.k) * 4 * _power(steps.quarter)
-    return steps.batch == 1 and resident <= MAX_RESIDENT
+    return resident <= MAX_RESIDENT
 
 
 def _power(n: int) -> int:
     return 1 << max(4, (n - 1).bit_length())
+
+
+def quartered(steps: Steps, x: Array, width: int) -> Array:
+    """Return rows in four parts, one for each number of a draw, each filled up with zeros to a width."""
+    parts = jnp.pad(x, [(0, 0), (0, 0), (0, 4 * steps.quarter - steps.d)]).reshape(*x.shape[:2], 4, steps.quarter)
+    return jnp.pad(parts, [(0, 0), (0, 0), (0, 0), (0, width - steps.quarter)])
+
+
+def joined(steps: Steps, x: Array) -> Array:
+    """Return the rows that `quartered` has divided."""
+    return x[..., : steps.quarter].reshape(*x.shape[:2], 4 * steps.quarter)[..., : steps.d]
 
 
 # This function is long because the kernel is one closure over the sizes: Pallas traces it as a whole.
@@ -184,18 +195,11 @@ def _power(n: int) -> int:
 def advance_kernel(steps: Steps, weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers) -> Weights:
     """Advance all replicas by one GPU kernel for many steps: a block of threads keeps a replica in registers."""
     from jax.experimental import pallas
-    from jax.experimental.pallas import triton
 
     p, k, d, quarter = steps.p, steps.k, steps.d, steps.quarter
     width, replicas = _power(quarter), len(weights.a)
-
-    def quartered(x: Array) -> Array:
-        """Rows in four parts, one for each number of a draw, each padded to a power of two."""
-        parts = jnp.pad(x, [(0, 0), (0, 0), (0, 4 * quarter - d)]).reshape(replicas, -1, 4, quarter)
-        return jnp.pad(parts, [(0, 0), (0, 0), (0, 0), (0, width - quarter)])
-
-    W, V, W_star = quartered(weights.W), quartered(weights.V if steps.has_momentum else weights.W[:, :0]), frozen.W_star
-    W_star = quartered(W_star)
+    rows = (weights.W, weights.V if steps.has_momentum else weights.W[:, :0], frozen.W_star)
+    W, V, W_star = (quartered(steps, x, width) for x in rows)
     span = jnp.stack([jnp.asarray(first, jnp.int64), jnp.asarray(last, jnp.int64)])
 
     def kernel(span_ref: Any, W_ref: Any, V_ref: Any, a_ref: Any, star_ref: Any, fixed_ref: Any, words_ref: Any,
@@ -255,10 +259,6 @@ def advance_kernel(steps: Steps, weights: Weights, frozen: "Frozen", first: Numb
         in_specs=[pallas.BlockSpec((2,), lambda i: (0,)), *map(one, inputs)],
         out_specs=[one(x) for x in (W, V, weights.a)],
         out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (W, V, weights.a)],
-        compiler_params=triton.CompilerParams(num_warps=max(1, min(16, width // WARP_WIDTH)), num_stages=1),
+        **kernel_options(max(1, min(16, width // WARP_WIDTH))),
     )(span, *inputs)
-
-    def joined(x: Array) -> Array:
-        return x[..., :quarter].reshape(replicas, p, 4 * quarter)[..., :d]
-
-    return type(weights)(joined(W), joined(V) if steps.has_momentum else weights.V, a)
+    return type(weights)(joined(steps, W), joined(steps, V) if steps.has_momentum else weights.V, a)

@@ -1,5 +1,6 @@
 """Drivers that advance replicas of the overlap process by many steps: on arrays by XLA, or by a program on scalars."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows
+from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows, sums_by_kernel
 from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
 from twolayer.core.random import Purpose, purpose_key
@@ -81,6 +82,10 @@ class RunState(NamedTuple):
     crossing: Any  # for each threshold the first step at which it was crossed, -1 before
 
 
+# Computes the sums over a batch from the state of a replica, its key and the number of the step.
+SumBatch = Callable[[State, Any, Any], "Sums"]
+
+
 def begun(setting: Setting, watch: Watch, overlaps: Overlaps, key: Array, thresholds: Array) -> RunState:
     """The state of one replica at its start."""
     state = start(setting, overlaps)
@@ -90,14 +95,19 @@ def begun(setting: Setting, watch: Watch, overlaps: Overlaps, key: Array, thresh
     return RunState(state, jnp.sqrt(jnp.diagonal(overlaps.Q)), thresholds, words.astype(jnp.uint32), crossing)
 
 
-def after_step(setting: Setting, watch: Watch, run: RunState, step: Array) -> RunState:
-    """The state of one replica after a step, for any batch size and width."""
+def after_step(
+    setting: Setting, watch: Watch, run: RunState, step: Array, sum_batch: SumBatch | None = None
+) -> RunState:
+    """The state of one replica after a step, for any batch size and width.
+
+    The sums over a batch may be given as a kernel, `sums_written_out`.
+    """
     key, count = (run.words[0], run.words[1]), counter(step)
     if setting.batch == 1:
         drawn = draw(setting, key, jnp.uint32(0), count)
         state = single_step(setting, run.state, run.lengths, drawn)
     elif setting.training.is_fresh:
-        state = _batch(setting, run, key, count)
+        state = _batch(setting, run, key, count, sum_batch)
     else:
         state = _batch_again(setting, run, key, count)
     at = (step + 1).astype(jnp.float64)
@@ -105,14 +115,16 @@ def after_step(setting: Setting, watch: Watch, run: RunState, step: Array) -> Ru
 
 
 @eqx.filter_jit
-def advance_xla(setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers) -> RunState:
+def advance_xla(
+    setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers, sum_batch: SumBatch | None = None
+) -> RunState:
     """Advance all replicas from one step to another by XLA."""
     # As many replicas run at once as keep their samples within the memory of one large batch.
     width = max(1, SAMPLES // min(setting.batch, _block_size()))
 
     def every(step: Array, run: RunState) -> RunState:
         size = min(width, len(run.crossing))
-        return jax.lax.map(lambda replica: after_step(setting, watch, replica, step), run, batch_size=size)
+        return jax.lax.map(lambda replica: after_step(setting, watch, replica, step, sum_batch), run, batch_size=size)
 
     return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), every, run)
 
@@ -129,8 +141,8 @@ def _batch_again(setting: Setting, run: RunState, key: Any, count: Any) -> State
     return several_steps(setting, run.state, run.lengths, drawn.g_star, G, drawn.xi)
 
 
-def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
-    """One step on a batch, summed in blocks, so that memory does not grow with the batch."""
+def _batch(setting: Setting, run: RunState, key: Any, count: Any, sum_batch: SumBatch | None) -> State:
+    """One step on a batch, summed by a kernel or in blocks, so that memory does not grow with the batch."""
     p, k, r, n = setting.problem.p, setting.problem.k, setting.outside, setting.batch
 
     def of(index: Array) -> tuple[Array, Draw, Array]:
@@ -146,7 +158,9 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
         return Sums(A.T @ A, A.T @ drawn.g, A.T @ drawn.g_star, jnp.sum(da, axis=0)), A
 
     block_size = _block_size()
-    if n <= block_size:
+    if sum_batch is not None:
+        total, A = sum_batch(run.state, key, count), None
+    elif n <= block_size:
         total, A = sums(jnp.asarray(0), n)
     else:
         zero = Sums(jnp.zeros((p, p)), jnp.zeros((p, r)), jnp.zeros((p, k)), jnp.zeros(p))
@@ -161,6 +175,31 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any) -> State:
     R = A if A is not None and n <= p else cholesky(total.gram).T
     factor = bartlett_factor(setting, key, count)
     return batch_step(setting, run.state, run.lengths, total, factor, R)
+
+
+def sums_written_out(setting: Setting) -> SumBatch:
+    """The sums over a batch by a GPU kernel that keeps no sample; raises `Unsupported` where that is impossible."""
+    p, k, r = setting.problem.p, setting.problem.k, setting.outside
+    below = np.tril_indices(p)
+
+    def sample(index: Array, weight: Array, words: list[Array], state: State) -> tuple[Array, ...]:
+        drawn = draw(setting, (words[0], words[1]), index, (words[2], words[3]), with_rest=False)
+        A, da = (weight * x for x in forces(setting, state, drawn.g_star, drawn.g, drawn.xi))
+        star, along = (A[:, None] * x[None, :] for x in (drawn.g_star, drawn.g))
+        return A[below[0]] * A[below[1]], along, star, da
+
+    word, real = jax.ShapeDtypeStruct((), jnp.uint32), partial(jax.ShapeDtypeStruct, dtype=jnp.float64)
+    state: Any = State(*(real(shape) for shape in ((setting.rows, k), (setting.rows, r), (p,))))  # pyright: ignore[reportArgumentType]
+    program = scalarize(sample, word, real(()), [word] * 4, state)
+
+    def sum_batch(state: State, key: Any, count: Any) -> Sums:
+        numbers = [number for part in state for number in part.ravel()]
+        sums = jnp.stack(sums_by_kernel(program, setting.batch, [*key, *count], numbers))
+        half, along, star, da = jnp.split(sums, np.cumsum([len(below[0]), p * r, p * k]))
+        gram = jnp.zeros((p, p)).at[below].set(half).at[below[::-1]].set(half)
+        return Sums(gram, along.reshape(p, r), star.reshape(p, k), da)
+
+    return sum_batch
 
 
 def written_out(setting: Setting, watch: Watch, is_shared: bool = False) -> WrittenOut:
@@ -198,3 +237,7 @@ def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) ->
     rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), list(run.words.T), first, last)
     *state, crossing = from_rows(moving, rows)
     return run._replace(state=State(*state), crossing=crossing)
+
+
+# For loops that JAX compiles: the rows are divided and joined in the same compiled program.
+advance_compiled = eqx.filter_jit(advance_written)

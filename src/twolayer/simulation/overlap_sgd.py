@@ -13,6 +13,7 @@ from jaxtyping import Array
 from twolayer.compiler.blocks import alike, as_key
 from twolayer.compiler.loops import WrittenOut, backend_here, loop_here, written
 from twolayer.compiler.native import FEW
+from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import AbstractDescription, Applies, Cell, Exactness, Plan, Record, Watch, stopped
@@ -20,7 +21,16 @@ from twolayer.expectation import Auto, choose, risk_along, risks_along
 from twolayer.expectation.moments import fields_from_normals
 from twolayer.fitting import refusal, run_fits
 from twolayer.problem import Gaussian, Overlaps, Problem
-from twolayer.simulation.drivers import RunState, advance_written, advance_xla, begun, written_out
+from twolayer.simulation.drivers import (
+    RunState,
+    SumBatch,
+    advance_compiled,
+    advance_written,
+    advance_xla,
+    begun,
+    sums_written_out,
+    written_out,
+)
 from twolayer.simulation.overlap import Setting, make_setting, overlaps_of
 from twolayer.simulation.overlap_batch import (
     AdvanceRows,
@@ -41,6 +51,8 @@ from twolayer.training.methods import commutes_with_rotations
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
+# Samples from which a batch fills a GPU by itself.
+LARGE_BATCH = 2**16
 # A batch that is used again is held whole, with a row of Bartlett's factor for each sample.
 MAX_REPEATED = 1024
 # Samples whose fields are drawn at once for a fit of the second layer.
@@ -202,9 +214,21 @@ class OverlapSGD(AbstractDescription):
         """The function that advances replicas on this machine, and the name of its backend."""
         program = self._program(setting, watch)
         if program is None:
-            return partial(advance_xla, setting, watch), "xla"
+            sum_batch = self._sum_batch(setting)
+            name = "xla" if sum_batch is None else "xla, batches by a GPU kernel"
+            return partial(advance_xla, setting, watch, sum_batch=sum_batch), name
         loop, name = loop_here(self.backend, program, replicas)
-        return partial(advance_written, loop), name
+        return partial(advance_written if name == "native" else advance_compiled, loop), name
+
+    def _sum_batch(self, setting: Setting) -> SumBatch | None:
+        """The sums over a batch by a GPU kernel; None where XLA computes them."""
+        is_large = setting.batch >= LARGE_BATCH and setting.problem.p <= MAX_WIDTH and setting.training.is_fresh
+        if self.backend == "xla" or not is_large or backend_here(self.backend) != "GPU kernel":
+            return None
+        try:
+            return sums_written_out(setting)
+        except Unsupported:
+            return None
 
 
 @lru_cache(maxsize=16)  # writing out a step takes a tenth of a second
