@@ -18,6 +18,8 @@ from twolayer.sweeps.store import Store
 
 # Seconds of a portion, and how many cells the first one of a kind has: together, or each by itself.
 SECONDS, FIRST_TOGETHER = 1.0, 32
+# The most by which a portion is larger or smaller than the last one.
+GROWTH = 4.0
 # The most cells of a portion, and the share of the memory that their results may take.
 MOST, MEMORY_SHARE = 4096, 0.05
 # Seconds after which workers are considered, and seconds of work that they are worth.
@@ -95,29 +97,30 @@ class _Group:
     def __init__(self, is_together: bool):
         self.jobs: deque[Job] = deque()
         self.is_together = is_together
-        self.seconds: float | None = None
+        self.size = FIRST_TOGETHER if is_together else 1
+        self.seconds = 0.0  # that the fastest portion took for a cell
         self.portions = 0
 
     def portion(self, slots: int, share: int) -> list[Job]:
         """The next cells: about a second of work, and no more than leaves some for every slot at the end."""
-        if self.seconds is None:
-            size = FIRST_TOGETHER if self.is_together else 1
-        else:
-            size = int(SECONDS / max(self.seconds, 1e-6))
         even = -(-len(self.jobs) // (2 * slots))
-        size = max(1, min(size, even, MOST, share))
+        size = max(1, min(self.size, even, MOST, share))
         return [self.jobs.popleft() for _ in range(min(size, len(self.jobs)))]
 
     def measured(self, done: Done) -> None:
-        """Learn the time of a cell; the first portion also compiles, so that later ones count."""
-        seconds = done.seconds / len(done.keys)
-        self.seconds = seconds if self.seconds is None else min(self.seconds, seconds)
+        """Learn the time of a cell and the size of a portion; the first one, which also compiles, says nothing."""
         self.portions += 1
+        if self.portions == 1:
+            return
+        seconds = done.seconds / len(done.keys)
+        self.seconds = seconds if self.portions == 2 else min(self.seconds, seconds)
+        growth = min(max(SECONDS / max(done.seconds, 1e-6), 1.0 / GROWTH), GROWTH)
+        self.size = max(1, round(growth * len(done.keys)))
 
     @property
     def left(self) -> float:
         """The seconds of work that wait, as far as they are known."""
-        return len(self.jobs) * (self.seconds or 0.0) if self.portions > 1 else 0.0
+        return len(self.jobs) * self.seconds
 
 
 def run_jobs(
