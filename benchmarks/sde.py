@@ -21,6 +21,7 @@ from twolayer.compiler import loops as kernels
 from twolayer.core.random import replica_key
 from twolayer.description import Watch
 from twolayer.expectation import MOMENTS, Auto
+from twolayer.problem import without_dimension
 from twolayer.specification.fields import as_data
 from twolayer.theory import sde
 from twolayer.theory.motion import paths
@@ -33,7 +34,7 @@ def prepared(p: int, method: str, number: int, samples: int = 0, corrections: bo
     """A setting on the sphere, and paths at their start."""
     start = tl.GivenOverlaps(np.eye(p), np.full((p, 1), 0.3))
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(D), start=start, noise=NOISE)
-    problem, training = as_data((paths.without_dimension(problem), tl.SGD(GAMMA, constraint=tl.Sphere())))
+    problem, training = as_data((without_dimension(problem), tl.SGD(GAMMA, constraint=tl.Sphere())))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     one = np.eye(1)
     made = paths.PathSetting(

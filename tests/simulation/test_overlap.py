@@ -1,5 +1,6 @@
 """The overlap process against SGD on the weights, written here in NumPy, and its parts against independent routes."""
 
+import logging
 import subprocess
 import sys
 import warnings
@@ -617,3 +618,19 @@ def test_a_long_compilation_is_told_first():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel(2, 0.0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_one_program_serves_every_dimension(batch_size, caplog):
+    def run(d):
+        system = tl.Problem(tl.Committee(k=1, activation="erf"), tl.Student(2, "erf"), tl.Gaussian(d), noise=0.1)
+        training, asked = tl.SGD(0.5, batch_size=batch_size), {"until": 0.3, "save": [0.3], "replicas": 7}
+        return tl.evolve(system, training, tl.OverlapSGD(), **asked)
+
+    first = run(60)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        second = run(90)
+    compiled = [record.getMessage() for record in caplog.records if "Compiling jit(" in record.getMessage()]
+    programs = ("_begin", "advance_xla", "_measured", "_risks_of_rows")
+    assert compiled and not [text for text in compiled if any(f"jit({name})" in text for name in programs)]
+    assert float(abs(first.Q[:, -1] - second.Q[:, -1]).max()) > 1e-3

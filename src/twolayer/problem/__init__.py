@@ -14,6 +14,7 @@ from twolayer.problem.losses import Square as Square
 from twolayer.problem.overlaps import Overlaps as Overlaps
 from twolayer.problem.overlaps import embed as embed
 from twolayer.problem.problem import Problem as Problem
+from twolayer.problem.problem import without_dimension as without_dimension
 from twolayer.problem.starts import AbstractStart as AbstractStart
 from twolayer.problem.starts import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem.starts import GivenOverlaps as GivenOverlaps

@@ -1,5 +1,6 @@
 """The learning problem: target, student, inputs, start and noise."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,7 @@ from jaxtyping import Array, Key
 from twolayer.core.errors import InvalidInput
 from twolayer.core.memory import check_size
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.problem.inputs import AbstractInputs, Samples
+from twolayer.problem.inputs import AbstractInputs, Gaussian, Samples
 from twolayer.problem.losses import AbstractLoss, Square
 from twolayer.problem.overlaps import Overlaps
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
@@ -121,3 +122,8 @@ class Problem(eqx.Module):
         """Draw the starts of several replicas, stacked along a leading axis; P, the same for all, has none."""
         starts = jax.vmap(self.draw)(keys)
         return Overlaps(starts.Q, starts.M, jnp.asarray(self.P, jnp.float64), starts.a)
+
+
+def without_dimension(problem: Problem) -> Problem:
+    """The same problem with Gaussian inputs in p + k dimensions, so that one compiled program serves every d."""
+    return dataclasses.replace(problem, inputs=Gaussian(problem.p + problem.k))

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float
 from twolayer.compiler.draws import chi, chi_table, normals
 from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Overlaps, Problem, without_dimension
+from twolayer.specification.fields import as_data
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.methods import is_linear
 from twolayer.training.update import projected
@@ -35,8 +36,9 @@ class State(NamedTuple):
 class Setting(eqx.Module):
     """The fixed data of a step: problem, training, and tables that do not change during a run."""
 
-    problem: Problem
+    problem: Problem  # without its dimension, so that one program serves every d
     training: SGD
+    d: Any
     root: Any  # Cholesky factor of P
     degrees: Any  # dimensions outside the span of target and student, one number for each column of Bartlett's factor
     chi: Any  # Chebyshev coefficients of the chi variable for each of these degrees
@@ -79,7 +81,8 @@ def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None, is
     # A projection of the gradient depends on the weights, so that the step is not linear.
     linear = not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
     table = chi_table(degrees)
-    return Setting(problem, training, root, np.array(degrees, float), table, outside, linear, risk, is_single)
+    numbers = np.asarray(float(d)), root, np.array(degrees, float), table
+    return Setting(as_data(without_dimension(problem)), training, *numbers, outside, linear, risk, is_single)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:
@@ -198,7 +201,7 @@ def forces(
     lam, lam_star = (M @ g_star + L @ g).astype(precision), (jnp.asarray(setting.root) @ g_star).astype(precision)
     derivatives = gradients(problem, lam, lam_star, state.a.astype(precision), xi)
     by_field, by_weight = (x.astype(jnp.float64) for x in derivatives)
-    rate = training.learning_rate / problem.d
+    rate = training.learning_rate / setting.d
     pull = -rate * by_field if training.trains_first else jnp.zeros_like(by_field)
     return pull, -training.layer_ratio * rate * by_weight
 
@@ -216,7 +219,7 @@ def queried(setting: Setting, state: State) -> tuple[Float[Array, "p k"], Float[
 def kept(setting: Setting) -> float | Array:
     """The factor of the weights after weight decay."""
     training = setting.training
-    return 1.0 - training.weight_decay * training.learning_rate / setting.problem.d * setting.batch
+    return 1.0 - training.weight_decay * training.learning_rate / setting.d * setting.batch
 
 
 def advanced(setting: Setting, Y: Float[Array, "rows n"], move: Float[Array, "p n"] | float) -> Float[Array, "rows n"]:

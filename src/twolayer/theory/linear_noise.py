@@ -11,12 +11,11 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput
 from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Overlaps, Problem, without_dimension
 from twolayer.specification.fields import as_data
 from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
 from twolayer.theory.motion.increments import corrections
 from twolayer.theory.motion.integrate import solve
-from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.sde import SDE
 from twolayer.training import SGD
 

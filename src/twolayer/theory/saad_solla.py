@@ -13,14 +13,13 @@ from twolayer.description import Applies, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen
 from twolayer.expectation.again import again_refusal, choose_again
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Overlaps, Problem, Square
+from twolayer.problem import Overlaps, Problem, Square, without_dimension
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.drift import drift
 from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.integrate import Solution
-from twolayer.theory.motion.paths import without_dimension
 from twolayer.theory.motion.scope import refusal
 from twolayer.training import SGD, Fresh, RidgeRegression
 
@@ -177,13 +176,17 @@ class SaadSolla(FitsPopulation):
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.choose(problem, training)
-        small = without_dimension(problem)
-        if training.samples_per_step(small) == training.samples_per_step(problem):  # nothing else in the limit has a d
-            problem = small
-        problem, training = as_data((problem, training))
+        problem, training = for_every_dimension(problem, training)
         variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
         flows = Flows(variants, engine.combine, engine.name)
         return follow(flows, problem.k, plan, as_state(plan.starts), (), self.accuracy(engine), _nudged(plan.starts))
+
+
+def for_every_dimension(problem: Problem, training: SGD) -> tuple[Problem, SGD]:
+    """A problem and its training as data of a program that serves every d, unless d determines the batch size."""
+    small = without_dimension(problem)
+    is_same = training.samples_per_step(small) == training.samples_per_step(problem)
+    return as_data((small if is_same else problem, training))
 
 
 def _nudged(starts: Overlaps) -> Any:

@@ -16,7 +16,7 @@ from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along, risks_of
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Overlaps, Problem, without_dimension
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Course, Stepper, run_steps, sealed
@@ -27,7 +27,6 @@ from twolayer.theory.motion.paths import (
     PathSetting,
     advance_xla,
     in_long_steps,
-    without_dimension,
     written_out,
 )
 from twolayer.theory.motion.scope import refusal
@@ -142,7 +141,7 @@ class SDE(FitsPopulation):
             return _overlaps(course)
 
         def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, np.asarray(risks_of(setting.engine, setting.problem, plan.starts.P, *path)))
+            return (*path, risks_of(setting.engine, setting.problem, plan.starts.P, *path))
 
         dt = self.dt
         if dt is None:
@@ -182,7 +181,7 @@ def _driver(
     loop, name = loop_here(backend, program, len(words))
 
     def advance(path: OverlapPath, kept: Kept, first: Any, last: Any) -> OverlapPath:
-        return from_rows(path, loop(as_rows(path), as_rows(kept), list(words.T), first, last))
+        return from_rows(path, loop(as_rows(path), as_rows(kept), as_rows((words,)), first, last))
 
     return advance, name
 

@@ -1,6 +1,5 @@
 """Paths of a stochastic differential equation for the overlaps: one step, and many steps of many paths."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from twolayer.core.linalg import cholesky
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
 from twolayer.expectation import Chosen, Moments, SquareUnits, increment_covariance, increment_parts, increment_rates
-from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.problem import Overlaps, Problem
 from twolayer.theory.motion.drift import Change, drift, mean_increments, pack, tangent, unpack
 from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance
 from twolayer.training import SGD
@@ -72,11 +71,6 @@ class PathSetting(eqx.Module):
         if self.samples:
             return self.problem.k + self.problem.p + 1
         return len(moving_entries(self.problem, self.training))
-
-
-def without_dimension(problem: Problem) -> Problem:
-    """The same problem in p + k dimensions, so that one compiled program serves every d."""
-    return dataclasses.replace(problem, inputs=Gaussian(problem.p + problem.k))
 
 
 def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "samples numbers"]:
