@@ -33,7 +33,7 @@ def prepared(p: int, method: str, number: int, samples: int = 0, corrections: bo
     """A setting on the sphere, and paths at their start."""
     start = tl.GivenOverlaps(np.eye(p), np.full((p, 1), 0.3))
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(D), start=start, noise=NOISE)
-    problem, training = as_data((paths.without_dimension(problem), tl.SGD(GAMMA, constraint=tl.Sphere())))
+    problem, training = as_data((problem.without_dimension, tl.SGD(GAMMA, constraint=tl.Sphere())))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     one = np.eye(1)
     made = paths.PathSetting(

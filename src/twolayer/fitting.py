@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, first_crossings
-from twolayer.expectation import Auto, Chosen, risk_along
+from twolayer.expectation import Auto, Chosen, in_parts, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data
 from twolayer.training import RidgeRegression
@@ -53,19 +53,27 @@ def population_fit(
     problem: Problem, fit: RidgeRegression, chosen: Chosen, starts: Overlaps
 ) -> tuple[np.ndarray, Float[np.ndarray, " replicas"]]:
     """The second layers (replicas, p) that `RidgeRegression` has on the population, and the largest error of each."""
-    variants = [_population_fit(variant, *as_data((problem, fit)), starts) for variant in chosen.variants()]
+    rows = [np.asarray(x) for x in (starts.Q, starts.M)]
+    variants = [_fits_of_rows(variant, problem, fit, starts.P, rows) for variant in chosen.variants()]
     result = chosen.combine(tuple(variants))
     return np.asarray(result.value), np.max(np.asarray(result.error), axis=1)
 
 
+def _fits_of_rows(
+    variant: Chosen, problem: Problem, fit: RidgeRegression, P: Float[Array, "k k"], rows: list[np.ndarray]
+) -> Float[np.ndarray, "rows p"]:
+    setting = as_data((problem.without_dimension, fit))
+    return in_parts(lambda part: _population_fit(variant, *setting, P, part), rows)
+
+
 @eqx.filter_jit
 def _population_fit(
-    engine: Chosen, problem: Problem, fit: RidgeRegression, starts: Overlaps
-) -> Float[Array, "replicas p"]:
-    def one(row: tuple[Array, Array, Array]) -> Array:
-        return fit.solve(*feature_averages(engine, problem, Overlaps(row[0], row[1], starts.P, row[2])))
+    engine: Chosen, problem: Problem, fit: RidgeRegression, P: Float[Array, "k k"], rows: list[Array]
+) -> Float[Array, "rows p"]:
+    def one(row: list[Array]) -> Array:
+        return fit.solve(*feature_averages(engine, problem, Overlaps(row[0], row[1], P, jnp.zeros(problem.p))))
 
-    return jax.lax.map(one, (starts.Q, starts.M, starts.a))
+    return jax.lax.map(one, rows)
 
 
 def fitted_risks(
@@ -83,8 +91,9 @@ def fitted_risks(
     with double():
         chosen = engine.choose(problem, NEEDED)
         P = jnp.asarray(problem.target.target_overlaps)
-        rows_Q, rows_M = (jnp.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M))
-        a, _ = population_fit(problem, fit, chosen, Overlaps(rows_Q, rows_M, P, jnp.zeros((len(rows_Q), problem.p))))
+        rows = [np.asarray(x, dtype=float).reshape(-1, *x.shape[2:]) for x in (Q, M)]
+        # The fit is by one variant: the risk is at its minimum there, so that an error of the fit hardly moves it.
+        a = _fits_of_rows(chosen.variants()[0], problem, fit, P, rows)
         return risk_along(chosen, problem, Q, M, P, a.reshape(*Q.shape[:2], problem.p))
 
 
@@ -115,8 +124,7 @@ def run_fits(
         plan.progress((place + 1) / len(numbers))
     a, a_error = (np.stack([layers[number][part] for number in numbers], axis=1) for part in (0, 1))
     Q, M = (np.repeat(np.asarray(x)[:, None], len(numbers), axis=1) for x in (plan.starts.Q, plan.starts.M))
-    # As data, like the problem of the phases before, so that their program serves here as well.
-    risk, error = risk_along(chosen, as_data(problem), Q, M, plan.starts.P, a)
+    risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
     status = np.full(plan.replicas, Status.DONE, dtype=np.int8)
     return Record(Q, M, a, risk, error, a_error, status, *first_crossings(plan, risk, Q, M), chosen.name)
 

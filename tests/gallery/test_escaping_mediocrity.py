@@ -5,7 +5,7 @@ import pytest
 import twolayer as tl
 from tests.gallery.pages import check, double_the_rate, names_of, twice
 from twolayer.gallery import PageOptions, find_page, make
-from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas import one_neuron, phase_retrieval
 from twolayer.theory.formulas.quadratic import QuadraticStudent
 
 
@@ -16,7 +16,7 @@ def test_claims_hold(name, tmp_path):
 
 # One term of the theory of each page, twice as large as it is.
 BROKEN = {
-    "escape-times": (phase_retrieval, "noise_strength"),
+    "escape-times": (one_neuron, "diffusion_strength"),
     "escape-width": (phase_retrieval, "rate_constant"),
     "optimal-learning-rate": (phase_retrieval, "rate_constant"),
     "second-layer": (QuadraticStudent, "diffusion"),

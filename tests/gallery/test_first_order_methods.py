@@ -25,11 +25,12 @@ def test_the_staircase_page_fails_when_the_noise_of_a_batch_counts_twice(monkeyp
     script = script_of(find_page("staircase"))
     second_layer = np.random.default_rng(0).standard_normal(12)
     problem, larger = (script.layered(script.STAIRCASE, d, second_layer) for d in (256, 512))
-    runs = [script.errors(system, tl.OverlapSGD(), 16)[0] for system in (problem, larger)]
+    layers = [script.first_layers(system, tl.OverlapSGD(), 16) for system in (problem, larger)]
+    runs = [script.errors(problem, result)[0] for result in layers]
 
     def claim():
         jax.clear_caches()
-        predicted = script.errors(problem, script.THEORY)[0][0]
+        predicted = script.errors(problem, script.first_layers(problem, script.THEORY))[0][0]
         return agrees("error", *(x[1:] for x in script.extrapolated(*runs)), predicted[1:])
 
     assert claim().holds

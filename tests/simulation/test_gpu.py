@@ -46,7 +46,7 @@ def test_the_kernel_on_the_weights_follows_xla(choices, d):
 @pytest.mark.parametrize("choices", CHOICES)
 def test_the_kernel_on_batches_follows_xla(choices):
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(1000), noise=0.1)
-    training, ask = tl.SGD(1.0, batch_size=100_003, **choices), {"until": 500.0, "save": 3, "replicas": 2}
+    training, ask = tl.SGD(0.02, batch_size=100_003, **choices), {"until": 5.0, "save": 3, "replicas": 2}
     kernel, xla = (tl.evolve(problem, training, tl.OverlapSGD(backend=b), **ask) for b in ("auto", "xla"))
     assert "GPU kernel" in kernel.attrs["engine"] and "GPU" not in xla.attrs["engine"]
     for name in ("Q", "M", "a"):

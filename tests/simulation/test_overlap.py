@@ -1,5 +1,6 @@
 """The overlap process: its parts against independent routes, thresholds, interruptions, and its compiled programs."""
 
+import logging
 import subprocess
 import sys
 import warnings
@@ -322,3 +323,24 @@ def test_a_long_compilation_is_told_first():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         kernel(2, 0.0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_one_program_serves_every_dimension(batch_size, caplog):
+    def run(d, replicas=7):
+        system = tl.Problem(tl.Committee(k=1, activation="erf"), tl.Student(2, "erf"), tl.Gaussian(d), noise=0.1)
+        training, asked = tl.SGD(0.5, batch_size=batch_size), {"until": 0.3, "save": [0.3], "replicas": replicas}
+        return tl.evolve(system, training, tl.OverlapSGD(), **asked)
+
+    def compiled():
+        messages = [record.getMessage() for record in caplog.records]
+        programs = ("_begin", "advance_xla", "_measured", "_risks_of_rows")
+        return [text for text in messages if any(f"Compiling jit({name})" in text for name in programs)]
+
+    first = run(60)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        second = run(90)
+        assert not compiled()
+        run(60, replicas=9)
+        assert compiled()  # another number of runs is another program, and is told
+    assert float(abs(first.Q[:, -1] - second.Q[:, -1]).max()) > 1e-3

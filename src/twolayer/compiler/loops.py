@@ -280,6 +280,8 @@ Tree = TypeVar("Tree", bound=tuple[Any, ...])
 
 def as_rows(tree: tuple[Any, ...]) -> list[Any]:
     """Return the entries of a tuple of arrays, each entry as one array over replicas."""
+    if jax.default_backend() == "cpu":  # to split an array of JAX is a program for each of its shapes
+        tree = tuple(map(np.asarray, tree))
     return [row for part in tree for row in part.reshape(len(part), -1).T]
 
 

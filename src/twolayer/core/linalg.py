@@ -115,7 +115,7 @@ def bartlett(key: Key[Array, ""], rows: int, degrees: Numbers, beside: int = 0) 
     normals, proposals = jnp.split(drawn, [rows * (beside + columns)])
     normals, proposals = normals.reshape(rows, beside + columns), proposals.reshape(2 * PROPOSALS + 1, columns)
     uniforms = 0.5 * jax.scipy.special.erfc(proposals[PROPOSALS:] / jnp.sqrt(2.0))
-    chi = _chi(degrees - jnp.arange(columns, dtype=jnp.float64), proposals[:PROPOSALS], uniforms)
+    chi = _chi(jnp.asarray(degrees) - jnp.arange(columns, dtype=jnp.float64), proposals[:PROPOSALS], uniforms)
     factor = jnp.tril(normals[:, beside:], -1) + jnp.eye(rows, columns) * chi[None, :]
     return factor, normals[:, :beside]
 

@@ -5,6 +5,7 @@ from twolayer.expectation.auto import Auto as Auto
 from twolayer.expectation.auto import Chosen as Chosen
 from twolayer.expectation.auto import choose as choose
 from twolayer.expectation.auto import estimate as estimate
+from twolayer.expectation.auto import in_parts as in_parts
 from twolayer.expectation.auto import risk_along as risk_along
 from twolayer.expectation.auto import risks_along as risks_along
 from twolayer.expectation.auto import risks_of as risks_of

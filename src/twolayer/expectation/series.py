@@ -143,11 +143,13 @@ class MehlerSeries(AbstractEngine):
 
     def _sum(self, first: list[Array], second: list[Array], rho: Array) -> tuple[Array, Array]:
         """Return Mehler's sum for all pairs, and the bound on its truncation error."""
-        # Powers are repeated products, whose derivatives are finite at zero correlation.
-        ladder = jnp.cumprod(jnp.broadcast_to(rho[:, :, None], (*rho.shape, TERMS - 1)), axis=2)
-        powers = jnp.concatenate([jnp.ones((*rho.shape, 1)), ladder], axis=2)
-        total = jnp.einsum("ur,wr,uwr->uw", first[0], second[0], powers)
-        return total, abs(powers[:, :, -1] * rho) * jnp.sqrt(first[1][:, None] * second[1][None, :])
+
+        def longer(total: Array, term: tuple[Array, Array]) -> tuple[Array, None]:
+            """Horner's rule: no powers, whose derivatives would not be finite at zero correlation."""
+            return total * rho + term[0][:, None] * term[1][None, :], None
+
+        total, _ = jax.lax.scan(longer, jnp.zeros(rho.shape), (first[0].T, second[0].T), reverse=True)
+        return total, abs(rho) ** TERMS * jnp.sqrt(first[1][:, None] * second[1][None, :])
 
     @property
     def name(self) -> str:

@@ -234,7 +234,7 @@ def written_out(setting: Setting, watch: Watch, is_shared: bool = False) -> Writ
 def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) -> RunState:
     """Advance all replicas by the loop of a program on scalars."""
     moving = (*run.state, run.crossing)
-    rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), list(run.words.T), first, last)
+    rows = loop(as_rows(moving), as_rows((run.lengths, run.thresholds)), as_rows((run.words,)), first, last)
     *state, crossing = from_rows(moving, rows)
     return run._replace(state=State(*state), crossing=crossing)
 

@@ -19,6 +19,7 @@ from twolayer.compiler.draws import chi, chi_table, normals
 from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
 from twolayer.problem import Overlaps, Problem
+from twolayer.specification.fields import as_data
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.methods import is_linear
 from twolayer.training.update import projected
@@ -80,7 +81,7 @@ def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None, is
     # A projection of the gradient depends on the weights, so that the step is not linear.
     linear = not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
     numbers = (np.asarray(float(d)), root, np.array(degrees, float), chi_table(degrees))
-    return Setting(problem.without_dimension, training, *numbers, outside, linear, risk, is_single)
+    return Setting(as_data(problem.without_dimension), training, *numbers, outside, linear, risk, is_single)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:

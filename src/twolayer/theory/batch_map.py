@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch
-from twolayer.expectation import Auto, Chosen
+from twolayer.expectation import Auto, Chosen, risks_of
 from twolayer.expectation.moments import student_weights
 from twolayer.fitting import FitsPopulation
 from twolayer.problem import Correlation, Overlaps, Problem
@@ -262,14 +262,16 @@ class BatchMap(FitsPopulation):
 
         def stepper(variant: Chosen, start: Overlaps) -> Stepper:
             setting = _Setting(variant, *data, start.P, watch, self.finite)
-            return Stepper(
-                _begin(setting, start, Watch.thresholds(plan)), partial(_advance, setting), partial(_measured, setting)
-            )
+            begun = _begin(data[1], watch.size(problem.k), start, Watch.thresholds(plan))
+            return Stepper(begun, partial(_advance, setting), partial(_measured, start.P))
 
         saved, interrupted = run_each([partial(stepper, *start) for start in starts], plan.steps, plan)
         if interrupted:  # errors need all of them
             raise KeyboardInterrupt
-        paths = [tuple(np.where(np.isfinite(x[name]), x[name], np.nan) for name in ROW[:4]) for x in saved]
+        paths = []
+        for (variant, start), rows in zip(starts, saved, strict=True):
+            seen = [np.where(np.isfinite(rows[name]), rows[name], np.nan) for name in ROW[:3]]
+            paths.append((*seen, risks_of(variant, problem, start.P, *seen)))
         result = carried(engine.combine, paths[: len(variants)], paths[len(variants) :])
         numbers = (*result.value, result.error[3], largest(*result.error[:3]))
         rows, status = sealed(plan, dict(zip(ROW, map(np.asarray, numbers), strict=True)))
@@ -295,22 +297,18 @@ class _Setting(eqx.Module):
 
 
 @eqx.filter_jit
-def _begin(setting: _Setting, starts: Overlaps, thresholds: Any) -> _RunState:
+def _begin(training: SGD, watched: int, starts: Overlaps, thresholds: Any) -> _RunState:
     def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
-        frame = frame_of(Overlaps(Q, M, setting.P, a), setting.training)
-        never = jnp.full(setting.watch.size(setting.problem.k), -1.0)
-        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, never)
+        frame = frame_of(Overlaps(Q, M, starts.P, a), training)
+        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(watched, -1.0))
 
     return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
 
 
 @eqx.filter_jit
-def _measured(setting: _Setting, run: _RunState) -> dict[str, Array]:
-    def one(run: _RunState) -> dict[str, Array]:
-        overlaps, risk = setting.seen(run)
-        return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "excess_risk": risk, "crossing": run.crossing}
-
-    return jax.lax.map(one, run, batch_size=min(TOGETHER, len(run.crossing)))
+def _measured(P: Float[Array, "k k"], run: _RunState) -> dict[str, Array]:
+    overlaps = jax.vmap(lambda frame: overlaps_of(frame, P))(run.frame)
+    return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "crossing": run.crossing}
 
 
 @eqx.filter_jit
@@ -326,6 +324,8 @@ def _advance(setting: _Setting, run: _RunState, first: Any, last: Any) -> _RunSt
             return run._replace(frame=frame, crossing=crossing)
 
         run = jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), step, run)
+        if not watch.is_on:
+            return run
         # A step checks the state before it only, whose risk it knows.
         return run._replace(crossing=watch.crossed(*setting.seen(run), run.thresholds, run.crossing, last))
 

@@ -150,7 +150,7 @@ class DMFT(FitsPopulation):
         mean, spread = result.value, _Seen(*(np.maximum.accumulate(x, axis=1) for x in result.error))
 
         def risks(variant: Chosen, seen: _Seen) -> np.ndarray:
-            return np.asarray(risks_of(variant, as_data(problem), plan.starts.P, seen.Q, seen.M, seen.a))
+            return risks_of(variant, problem, plan.starts.P, seen.Q, seen.M, seen.a)
 
         # The scatter of the risk follows from that of the overlaps; one variant of the engine is enough for it.
         variants = engine.variants()

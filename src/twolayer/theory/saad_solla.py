@@ -218,10 +218,7 @@ class SaadSolla(FitsPopulation):
         return self._flows(engine, problem, training, plan)
 
     def _flows(self, engine: Chosen, problem: Problem, training: SGD, plan: Plan) -> Flows:
-        small = problem.without_dimension
-        if training.samples_per_step(small) == training.samples_per_step(problem):  # nothing else in the limit has a d
-            problem = small
-        problem, training = as_data((problem, training))
+        problem, training = for_every_dimension(problem, training)
         variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
         return Flows(variants, engine.combine, engine.name)
 
@@ -234,6 +231,13 @@ class SaadSolla(FitsPopulation):
 def _kind(engine: Chosen) -> Hashable:
     """A value that is equal for engines that differ in their numbers only."""
     return (jax.tree.structure(engine), *map(np.shape, jax.tree.leaves(engine)), engine.rtol, engine.name)
+
+
+def for_every_dimension(problem: Problem, training: SGD) -> tuple[Problem, SGD]:
+    """A problem and its training as data of a program that serves every d, unless d determines the batch size."""
+    small = problem.without_dimension
+    is_same = training.samples_per_step(small) == training.samples_per_step(problem)
+    return as_data((small if is_same else problem, training))
 
 
 def _nudged(starts: Overlaps) -> Any:

@@ -141,7 +141,7 @@ class SDE(FitsPopulation):
             return _overlaps(course)
 
         def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, np.asarray(risks_of(setting.engine, setting.problem, plan.starts.P, *path)))
+            return (*path, risks_of(setting.engine, setting.problem, plan.starts.P, *path))
 
         dt = self.dt
         if dt is None:
@@ -181,7 +181,7 @@ def _driver(
     loop, name = loop_here(backend, program, len(words))
 
     def advance(path: OverlapPath, kept: Kept, first: Any, last: Any) -> OverlapPath:
-        return from_rows(path, loop(as_rows(path), as_rows(kept), list(words.T), first, last))
+        return from_rows(path, loop(as_rows(path), as_rows(kept), as_rows((words,)), first, last))
 
     return advance, name
 

@@ -12,7 +12,6 @@ from twolayer.description import Plan, Record
 from twolayer.expectation import choose, risk_along
 from twolayer.expectation.base import ROUNDING
 from twolayer.problem import Overlaps, Problem
-from twolayer.specification.fields import as_data
 from twolayer.training import SGD, Schedule
 
 # What counts as the exit, in words with the number of the level in place of the brackets.
@@ -63,7 +62,7 @@ def draw_starts(problem: Problem, training: Training, threshold: float, size: in
     if len(methods) < len(phases) or any(not x.is_spherical or float(x.layer_ratio) != 0.0 for x in methods):
         return Starts(plan, "overlap", overlap_thresholds(plan.starts, threshold))
     Q, M, a = (np.asarray(x)[:, None] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
-    risks, _ = risk_along(choose(problem, ("excess_risk",)), as_data(problem), Q, M, plan.starts.P, a)
+    risks, _ = risk_along(choose(problem, ("excess_risk",)), problem, Q, M, plan.starts.P, a)
     risks = risks[:, 0]
     if float(np.min(risks)) <= 0.0:
         raise InvalidInput("The excess risk of a start is zero: there is nothing to leave.")

@@ -17,7 +17,7 @@ from twolayer.theory.formulas.phase_retrieval import fixed_overlap
 from twolayer.theory.motion.drift import drift
 from twolayer.theory.motion.flow import LOOSER, passages
 from twolayer.theory.motion.integrate import solve
-from twolayer.theory.saad_solla import SaadSolla, as_state
+from twolayer.theory.saad_solla import SaadSolla, as_state, for_every_dimension
 from twolayer.training import SGD, Sphere
 
 
@@ -53,7 +53,7 @@ def ode_exit_times(
     description = SaadSolla() if description is None else description
     engine = description.choose(problem, training)
     variants = engine.variants()
-    problem, training = as_data((problem, training))
+    problem, training = for_every_dimension(problem, training)
     span, accuracy = np.array([0.0, until]), description.accuracy(engine)
     directions = [np.asarray(r) for r in range(problem.k)] if by_overlap else [None]
 

@@ -106,8 +106,7 @@ def diffusion_time(d: int, learning_rate: float, noise: float, threshold: float)
         m = np.sinh(np.linspace(0.0, width, nodes)) / np.sqrt(d)
         middle, step = 0.5 * (m[1:] + m[:-1]), np.diff(m)
         drift = middle * (A - B * middle**2) + np.polynomial.polynomial.polyval(middle, slow) / d
-        rest = 1.0 - middle**2
-        diffusion = 4.0 * learning_rate / d * rest * (12.0 * rest * (1.0 + 2.0 * middle**2) + noise)
+        diffusion = diffusion_strength(middle**2, learning_rate, noise) / d
         turn = 2.0 * drift / diffusion * step
         decay = np.exp(-turn)
         gained = 2.0 * step / diffusion * np.where(np.abs(turn) > 1e-8, -np.expm1(-turn) / turn, 1.0)
@@ -123,6 +122,12 @@ def diffusion_time(d: int, learning_rate: float, noise: float, threshold: float)
     exiting = float(np.sum(overlap_rule(d, below)[1]))
     fine, coarse = (mean_over_overlap(lambda m, n=nodes: time(m, n), d, below) for nodes in (NODES, NODES // 2))
     return Estimate(fine.value / exiting, (fine.error + abs(fine.value - coarse.value)) / exiting)
+
+
+def diffusion_strength(square: Numbers, learning_rate: float, noise: float) -> Numbers:
+    """The variance D that SGD adds to the overlap in unit time, times d, at a squared overlap."""
+    rest = 1.0 - square
+    return 4.0 * learning_rate * rest * (12.0 * rest * (1.0 + 2.0 * square) + noise)
 
 
 def _slow_drift(learning_rate: float, noise: float) -> Float[np.ndarray, " powers"]:

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 
 import twolayer as tl
-from twolayer.gallery import Made, agrees, has_order, run_script, slope_error
+from twolayer.gallery import Made, agrees, has_order, run_script, slope, slope_error
 from twolayer.plots import Note, Panel, Series, panels
 
 CLOCK, POINTS = 2.0, 9  # the time to which runs go on the clock of their regime, and how many times are saved
@@ -64,7 +64,8 @@ class ScaledRuns:
     """Runs of a scaling at each d, beside the limit of its regime."""
 
     def __init__(self, spec, scaling):
-        self.scaling, problem = scaling, spec.problem
+        self.scaling, self.problem, self.noise = scaling, spec.problem, spec.problem.noise
+        problem = spec.problem
         self.times = np.linspace(0.0, CLOCK, POINTS)
         self.runs, self.limits = [], []
         for d, p, ratio in scaling.sizes(problem.p):
@@ -81,9 +82,30 @@ class ScaledRuns:
         return tl.evolve(problem, training, description, until=times[-1], save=times, **options)
 
     def scatter(self):
-        """Return the root mean square over the entries of Q of its deviation over runs at the end, and its error."""
-        sizes = np.array([np.sqrt(run.Q.values[:, -1].var(axis=0, ddof=1).mean()) for run in self.runs])
-        return sizes, sizes / np.sqrt(2.0 * (self.scaling.runs - 1))
+        """Return the root mean square over the units of the deviation of Q_jj over runs at the end, and its error.
+
+        Entries of Q off its diagonal scatter otherwise, and their share grows with p.
+        """
+        lengths = [np.diagonal(run.Q.values[:, -1], axis1=1, axis2=2) for run in self.runs]
+        squares = [np.mean((x - x.mean(axis=0)) ** 2, axis=1) for x in lengths]
+        sizes = np.sqrt([x.sum() / (x.size - 1) for x in squares])
+        return sizes, np.array([x.std(ddof=1) / np.sqrt(x.size) for x in squares]) / (2.0 * sizes)
+
+    def residual_change(self):
+        """Return the largest relative change along the series, by the limits, of the mean square of a residual.
+
+        It drives the noise. Where p grows it falls, since the part of each unit outside of the target counts as 1/p.
+        """
+        squares = [self.noise + 2.0 * limit.excess_risk.values[0] for limit in self.limits]
+        return float(np.ptp(np.log(squares), axis=0).max())
+
+    def curvature(self):
+        """Return how far the distance of the ODE from the flow is from d^-1/2, in all from one end to the other."""
+        sizes = self.scaling.sizes(self.problem.p)
+        odes = [self._evolve(_widened(self.problem, p, FAR), tl.SaadSolla(), ratio) for _, p, ratio in sizes]
+        ends = [[x.excess_risk.values[0, -1] for x in results] for results in (odes, self.limits)]
+        order = slope(self.scaling.dimensions, np.abs(np.subtract(*ends)))
+        return abs(order + 0.5) * float(np.ptp(np.log(self.scaling.dimensions)))
 
     def distance(self, variable, start=False):
         """Return the distance of the mean over runs at the end from the limit, or from the start, and its error."""
@@ -118,16 +140,15 @@ def make(spec, ask):
     claims, points = [], {}
     for result in results:
         scaling, ratio = result.scaling, result.scaling.ratio
-        # What the leading order leaves out: the smaller term of the motion, the square of the scatter, and where p
-        # grows pairs of a unit with itself.
-        left_out = min(ratio, 1.0 / ratio) if scaling.regime != ODE else 0.0
-        left_out += 1.0 / spec.problem.p if scaling.width > 0.0 else 0.0
-        left_out += max(ratio, ratio**2) / scaling.dimensions[0] if scaling.regime != NONE else 0.0
-        scatter = result.scatter()
-        claims.append(result.order("the scatter over runs", scatter, float(scatter_order(scaling.exponent)), left_out))
+        # What the leading order leaves out: the smaller term of the motion, and the square of the scatter.
+        squared = max(ratio, ratio**2) / scaling.dimensions[0] if scaling.regime != NONE else 0.0
+        left_out = squared + (min(ratio, 1.0 / ratio) if scaling.regime != ODE else 0.0)
+        scatter, predicted = result.scatter(), float(scatter_order(scaling.exponent))
+        claims.append(result.order("the scatter over runs", scatter, predicted, left_out + result.residual_change()))
         points[scaling] = claims[-1].value, slope_error(scaling.dimensions, *scatter)
         if scaling.regime == FLOW:
-            claims.append(result.order("the distance from the flow", result.distance("excess_risk"), -0.5, left_out))
+            known = squared + result.curvature()
+            claims.append(result.order("the distance from the flow", result.distance("excess_risk"), -0.5, known))
         if scaling.regime == ODE:
             d = np.array(scaling.dimensions)
             means = np.array([run.excess_risk.values[:, -1].mean() for run in result.runs])
@@ -198,7 +219,7 @@ def _scatters(points):
         options = {"kind": "points", "color": REGIMES.index(scaling.regime)}
         parts.append(Series(label, [scaling.exponent], [order], [error], **options))
     label = r"$\kappa + \delta$  in  $\gamma / p \sim d^{-(\kappa + \delta)}$"
-    return Panel(label, "power of $d$", parts, title="scatter of $Q$ over runs", legend="lower left")
+    return Panel(label, "power of $d$", parts, title="scatter of $Q_{jj}$ over runs", legend="lower left")
 
 
 def _limits(results):

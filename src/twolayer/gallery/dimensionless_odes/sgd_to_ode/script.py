@@ -10,6 +10,7 @@ from twolayer.plots import Panel, Series, panels
 
 # The dimension, learning rate and width at which the others are varied.
 D, RATE, WIDTH = 400, 0.2, 4
+NARROW = 50  # the dimension at which the width is varied, since wide students take many steps
 NAMES = {"d": "dimension $d$", "gamma": r"learning rate $\gamma$", "p": "width $p$"}
 
 
@@ -57,15 +58,15 @@ def make(spec, ask):
     at = {
         "d": [measured.distances(d=d) for d in dimensions],
         "gamma": [measured.distances(rate=rate) for rate in rates],
-        "p": [measured.distances(d=D // 4, p=p) for p in widths],
+        "p": [measured.distances(d=NARROW, p=p) for p in widths],
     }
     small = {  # the scale of the theorem, gamma / (p d)
         "d": RATE / (WIDTH * np.array(dimensions)),
         "gamma": rates / (WIDTH * D),
-        "p": RATE / (np.array(widths) * (D // 4)),
+        "p": RATE / (np.array(widths) * NARROW),
     }
     # Relative changes of the prefactor along a series: finite d, the variance term, pairs of a unit with itself.
-    left_out = {"d": 0.05, "gamma": RATE / WIDTH, "p": 1.0 / min(widths)}
+    left_out = {"d": 0.05, "gamma": RATE / WIDTH, "p": 1.0 / min(widths) - 1.0 / max(widths)}
     claims, points = [], []
     for color, (name, results) in enumerate(at.items()):
         curves = [rms(squares) for _, _, squares in results]

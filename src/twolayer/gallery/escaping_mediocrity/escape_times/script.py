@@ -7,6 +7,7 @@ import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
 from twolayer.plots import Panel, Series, panels
 from twolayer.theory.formulas import phase_retrieval
+from twolayer.theory.formulas.one_neuron import diffusion_time
 
 THRESHOLD = 0.1
 
@@ -24,14 +25,16 @@ def make(spec, ask):
     errors = np.array([float(result.measured_mean_error) for result in results])
     rate = float(results[0].growth_rate)
 
-    def times(name, variable="predicted"):
-        return np.array([float(result[variable].sel(estimate=name)) for result in results])
+    def times(name):
+        return np.array([float(result.predicted.sel(estimate=name)) for result in results])
 
+    # With drift and noise of SGD at each d, over all starts, up to order 1/d: nothing is linearised.
+    passage = np.array([diffusion_time(int(d), gamma, noise, THRESHOLD).value for d in dimensions])
     # The line through the measured means, from d = 1000 on, and that through the theory with the same weights.
     far = dimensions >= 1000
     logs, weights = np.log(dimensions[far]), 1.0 / errors[far]
     line, covariance = np.polyfit(logs, measured[far], 1, w=weights, cov="unscaled")
-    curved = np.polyfit(logs, times("ode_at_finite_d")[far], 1, w=weights)[0] - 1.0 / rate
+    curved = np.polyfit(logs, passage[far], 1, w=weights)[0] - 1.0 / rate
     fitted = np.polyval(line, np.log(dimensions))
     slope_error = covariance[0, 0] ** 0.5
 
@@ -56,11 +59,8 @@ def make(spec, ask):
     both = [np.hypot(means["SGD"][1], means[name][1]) for name in ("SDE", "ODE")]
     claims = [
         agrees(
-            "measured mean against the ODE with the noise of SGD at this d, largest deviation",
-            measured,
-            errors,
-            times("ode_at_finite_d"),
-            times("ode_at_finite_d", "model_error"),
+            "measured mean against the mean first-passage time of its diffusion at this d, largest deviation",
+            *(measured, errors, passage),
         ),
         agrees("growth with log d from 1000 to a million against 1 / r", line[0], slope_error, 1.0 / rate, abs(curved)),
         Claim(
@@ -101,15 +101,13 @@ def _law_panel(side, d):
 
 
 def _formulas(dimensions, gamma, noise):
-    """Annealed, quenched, and the ODE with and without noise as smooth curves."""
+    """Annealed, quenched, the ODE, and the diffusion with the noise of SGD as smooth curves."""
     asked = gamma, noise, THRESHOLD
-    ode = [phase_retrieval.exact_time(int(d), *asked)[0].value for d in dimensions]
-    change = [phase_retrieval.noise_correction(1, int(d), *asked).value for d in dimensions]
     curves = {
         "annealed": [phase_retrieval.annealed_time(1, int(d), *asked) for d in dimensions],
         "quenched": [phase_retrieval.quenched_time(1, int(d), *asked).value for d in dimensions],
-        "ODE": ode,
-        "ODE with the noise of SGD": np.add(ode, change),
+        "ODE": [phase_retrieval.exact_time(int(d), *asked)[0].value for d in dimensions],
+        "mean first passage, with noise": [diffusion_time(int(d), *asked).value for d in dimensions],
     }
     colors = (3, 2, 1, 1)
     return [

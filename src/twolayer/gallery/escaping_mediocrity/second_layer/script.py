@@ -6,6 +6,7 @@ import numpy as np
 import twolayer as tl
 from twolayer.gallery import Made, agrees, run_script
 from twolayer.plots import Panel, Series, panels
+from twolayer.theory.formulas.phase_retrieval import STANDARD_ERRORS
 from twolayer.theory.formulas.quadratic import Escape, QuadraticStudent, student_of
 
 THRESHOLD = 0.1
@@ -48,14 +49,17 @@ def _against_dimension(problem, training, name, dimensions, runs, number):
         return np.array([float(result[variable].sel(estimate=estimate)) for result in results])
 
     best = predicted("ode_at_finite_d")
-    known = predicted("ode_at_finite_d", "predicted_error") + predicted("ode_at_finite_d", "model_error")
+    doubt = predicted("ode_at_finite_d", "predicted_error") / STANDARD_ERRORS
     rate = float(results[0].growth_rate)
     # The slope of a line through the theory, with the same weights, differs from 1 / r by what the smallest d leaves.
     logs, weights = np.log(dimensions), 1.0 / errors
     line, covariance = np.polyfit(logs, measured, 1, w=weights, cov="unscaled")
     allowed = abs(np.polyfit(logs, best, 1, w=weights)[0] - 1.0 / rate)
     claims = [
-        agrees(f"{name}: escape time against the ODE with noise, largest deviation", measured, errors, best, known),
+        agrees(
+            f"{name}: escape time against the ODE with noise, largest deviation",
+            *(measured, np.hypot(errors, doubt), best),
+        ),
         agrees(f"{name}: growth with log d against 1 / r", line[0], covariance[0, 0] ** 0.5, 1.0 / rate, allowed),
     ]
     smooth = np.geomspace(dimensions[0], dimensions[-1], 61)

@@ -30,16 +30,19 @@ def make(spec, ask):
     for name, target, second_layer in [*((target, target, gaussian) for target in LEFT), (SIGNS, STAIRCASE, signs)]:
         problem = layered(target, d, second_layer)
         order = tl.learnability(problem.target).giant_steps()
+        simulated = [first_layers(layered(target, n, second_layer), tl.OverlapSGD(), replicas) for n in (d, 2 * d)]
         if order:
-            predicted, M = (x[0] for x in errors(problem, THEORY))
+            theory = first_layers(problem, THEORY)
+            (predicted, runs), M = errors(problem, theory, simulated[0]), theory.M.values[0]
+            predicted = predicted[0]
             found = np.array([[[f"z{r}"] in order[:number] for r in (1, 2, 3)] for number in steps])
             largest = np.abs(M).max(axis=1)
             right += int(np.sum(np.where(found, largest > SOMETHING, largest < NOTHING)))
             asked += found.size
         else:  # no step finds anything, and no function of other fields has a correlation with the target
             predicted, M = np.array(LEFT[target]), np.zeros((len(steps), p, 3))
-        runs, overlaps = errors(problem, tl.OverlapSGD(), replicas)
-        more, _ = errors(layered(target, 2 * d, second_layer), tl.OverlapSGD(), replicas)
+            (runs,) = errors(problem, simulated[0])
+        (more,), overlaps = errors(problem, simulated[1]), simulated[0].M.values
         curves[name] = (predicted, runs, M, overlaps)
         sentence = f"{name}: test error of SGD, extrapolated in 1/d, against theory, all steps"
         claims.append(agrees(sentence, *(x[1:] for x in extrapolated(runs, more)), predicted[1:]))
@@ -76,12 +79,17 @@ def giant(problem):
     return training, training.clock(problem).time(np.arange(STEPS + 1))
 
 
-def errors(problem, description, replicas=1):
-    """The test error after each giant step with the second layer fitted on the population, and the overlaps there."""
+def first_layers(problem, description, replicas=1):
+    """The first layer after each giant step."""
     training, times = giant(problem)
-    result = tl.evolve(problem, training, description, until=float(times[-1]), save=times, replicas=replicas)
-    fit = tl.RidgeRegression(PENALTY)
-    return fitted_risks(problem, fit, result.Q.values, result.M.values, THEORY.engine)[0], result.M.values
+    return tl.evolve(problem, training, description, until=float(times[-1]), save=times, replicas=replicas)
+
+
+def errors(problem, *results):
+    """The test errors at the first layers of each result, with the second layer fitted on the population."""
+    Q, M = (np.concatenate([result[name].values for result in results]) for name in "QM")
+    risks, _ = fitted_risks(problem, tl.RidgeRegression(PENALTY), Q, M, THEORY.engine)
+    return np.split(risks, np.cumsum([result.sizes["replica"] for result in results])[:-1])
 
 
 def extrapolated(runs, more):
