@@ -10,6 +10,7 @@ import twolayer as tl
 from tests.systems import erf_committee, no_symmetry
 from twolayer.ask import Ask, make_plan, make_plans
 from twolayer.compiler import blocks
+from twolayer.core import interrupts
 from twolayer.core.precision import double
 from twolayer.description import Cell, Record, Status
 from twolayer.simulation import overlap_batch, overlap_sgd
@@ -126,6 +127,24 @@ def test_a_cell_that_diverges_or_stops_leaves_the_others_alone():
         settings, asks, description = on_the_sphere()
         stopped = [np.mean(x.status == Status.STOPPED) for x in description.run_batch(cells_of(settings, asks))]
         assert stopped[0] > 0.9 and 0.0 < stopped[2] < 1.0
+
+
+def test_numbers_do_not_depend_on_how_steps_are_divided(monkeypatch):
+    """Long runs are divided, so that an interruption is noticed, and an interruption ends them."""
+    with double():
+        ask = Ask(until=0.3, save=2, replicas=20)
+        cells = cells_of([(square(d), tl.SGD(0.1, constraint="sphere")) for d in (100, 200)], [ask] * 2)
+        records = tl.OverlapSGD().run_batch(cells)
+        checks = []
+        monkeypatch.setattr(overlap_batch, "SAMPLES", 1)
+        monkeypatch.setattr(interrupts, "check", lambda: checks.append(1))
+        for record, other in zip(records, tl.OverlapSGD().run_batch(cells), strict=True):
+            assert_same(record, other)
+        assert len(checks) > 3
+        monkeypatch.undo()
+        interrupts.ask()
+        with pytest.raises(KeyboardInterrupt):
+            tl.OverlapSGD().run_batch(cells)
 
 
 def test_no_time_is_spent_on_replicas_that_have_stopped(monkeypatch):
