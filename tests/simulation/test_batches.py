@@ -4,14 +4,17 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from jax.experimental import pallas
 
 import twolayer as tl
 from tests.systems import erf_committee, no_symmetry
 from twolayer.ask import Ask, make_plan, make_plans
 from twolayer.compiler import blocks
+from twolayer.core import interrupts
 from twolayer.core.precision import double
 from twolayer.description import Cell, Record, Status
-from twolayer.simulation import overlap_batch
+from twolayer.simulation import overlap_batch, overlap_sgd
+from twolayer.simulation.overlap_batch import advance_kernel
 
 
 def square(d, noise=0.0, **options):
@@ -66,7 +69,7 @@ def with_batches():
         for d, rate in ((100, 0.5), (160, 2.0))
     ]
     diverging = (erf_committee(2, d=90, noise=0.1), tl.SGD(3e3, batch_size=5, layers="both"))
-    asks = [Ask(until=until, save="linear:3", replicas=replicas) for until, replicas in ((1.0, 3), (2.0, 40), (3e4, 3))]
+    asks = [Ask(until=until, save="linear:3", replicas=replicas) for until, replicas in ((1.0, 3), (2.0, 40), (3e4, 5))]
     return System([*settings, diverging], asks)
 
 
@@ -126,6 +129,24 @@ def test_a_cell_that_diverges_or_stops_leaves_the_others_alone():
         assert stopped[0] > 0.9 and 0.0 < stopped[2] < 1.0
 
 
+def test_numbers_do_not_depend_on_how_steps_are_divided(monkeypatch):
+    """Long runs are divided, so that an interruption is noticed, and an interruption ends them."""
+    with double():
+        ask = Ask(until=0.3, save=2, replicas=20)
+        cells = cells_of([(square(d), tl.SGD(0.1, constraint="sphere")) for d in (100, 200)], [ask] * 2)
+        records = tl.OverlapSGD().run_batch(cells)
+        checks = []
+        monkeypatch.setattr(overlap_batch, "SAMPLES", 1)
+        monkeypatch.setattr(interrupts, "check", lambda: checks.append(1))
+        for record, other in zip(records, tl.OverlapSGD().run_batch(cells), strict=True):
+            assert_same(record, other)
+        assert len(checks) > 3
+        monkeypatch.undo()
+        interrupts.ask()
+        with pytest.raises(KeyboardInterrupt):
+            tl.OverlapSGD().run_batch(cells)
+
+
 def test_no_time_is_spent_on_replicas_that_have_stopped(monkeypatch):
     """Steps of all replicas together, over those until their exits: blocks are filled up, and checked now and then."""
     steps = []
@@ -143,6 +164,28 @@ def test_no_time_is_spent_on_replicas_that_have_stopped(monkeypatch):
     needed = np.sum(record.crossing_time) / training.clock(square(300)).time_per_step
     assert np.all(record.status == Status.STOPPED)
     assert needed < sum(steps) < 1.25 * needed
+
+
+@pytest.mark.slow
+def test_the_gpu_kernel_goes_through_the_steps_of_each_cell(monkeypatch):
+    """Interpreted on a CPU: cells of more and of fewer replicas than a block have the numbers of native code."""
+    whole = pallas.pallas_call
+
+    def interpreted(*arguments, **options):
+        return whole(*arguments, **{**options, "compiler_params": None, "interpret": True})
+
+    monkeypatch.setattr(pallas, "pallas_call", interpreted)
+    settings, _, description = on_the_sphere()
+    options = {"until": 0.2, "save": 3, "risk_threshold": 1.6, "stop_at_threshold": True}
+    with double():
+        cells = cells_of(settings, [Ask(replicas=replicas, **options) for replicas in (150, 20, 10)])
+        records = description.run_batch(cells)
+        driver = overlap_sgd._shared_driver.__wrapped__
+        monkeypatch.setattr(overlap_sgd, "_shared_driver", driver)
+        monkeypatch.setattr(overlap_sgd, "advance_native", lambda program, replicas: advance_kernel(program))
+        for record, other in zip(records, description.run_batch(cells), strict=True):
+            assert_same(record, other, rtol=1e-12)
+    assert any(np.any(record.status == Status.STOPPED) for record in records)
 
 
 def test_numbers_share_a_program_and_structure_does_not():

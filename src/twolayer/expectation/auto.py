@@ -264,10 +264,10 @@ def risks_along(
     chosen: Chosen,
     problem: Problem,
     P: Float[Array, "k k"],
-    Q: Sequence[Float[np.ndarray, "replicas times p p"]],
-    M: Sequence[Float[np.ndarray, "replicas times p k"]],
-    a: Sequence[Float[np.ndarray, "replicas times p"]],
-) -> list[tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]]:
+    Q: Sequence[Float[np.ndarray, "_ _ p p"]],
+    M: Sequence[Float[np.ndarray, "_ _ p k"]],
+    a: Sequence[Float[np.ndarray, "_ _ p"]],
+) -> list[tuple[Float[np.ndarray, "_ _"], Float[np.ndarray, "_ _"]]]:
     """Return `risk_along` for several sets of trajectories, whose numbers do not depend on the other sets."""
     rows = tuple(np.concatenate([x.reshape(-1, *x.shape[2:]) for x in several]) for several in (Q, M, a))
     value, error = in_blocks(_risk_of_row, (chosen, problem, np.asarray(P)), rows)

@@ -105,9 +105,9 @@ def from_units(c: Float[Array, " n"], units: UnitIntegrals, noise: Numbers) -> d
     """Return the moments of a student and a target that are both sums of units."""
     p = units.J2.shape[0]
     parts = {
-        "excess_risk": 0.5 * c @ units.I2 @ c,
-        "chi": units.I2[:p] @ c,
-        "v": units.I3 @ c,
+        "excess_risk": 0.5 * jnp.sum(c[:, None] * units.I2 * c[None, :]),
+        "chi": jnp.sum(units.I2[:p] * c[None, :], axis=1),
+        "v": jnp.sum(units.I3 * c[None, None, :], axis=2),
     }
     if units.quartic is not None:
         parts["phi_hd"] = units.quartic + noise * units.J2

@@ -24,8 +24,8 @@ from twolayer.specification.fields import replaced
 
 # Where replicas stop at thresholds, all are looked at after this many steps, and then after this part of the steps.
 FEWEST, PART = 64, 0.1
-# The most steps between two checks for an interruption.
-MOST = 2**22
+# Samples of all replicas between two checks for an interruption: a few seconds of work.
+SAMPLES = 2**28
 
 
 class Shared:
@@ -209,9 +209,10 @@ def follow(shared: Shared, table: CellTable, cells: Sequence[Cell], advance: Adv
         reached = (np.any if plan.stops_at_any else np.all)(table.state[:, -crossings:] >= 0.0, axis=1)
         rows = np.flatnonzero(is_open[table.cell] & ~(plan.stops & reached))
         goal = goals[np.arange(len(cells)), np.minimum(place, sizes.max() - 1)]
-        stride = np.maximum(FEWEST, (PART * at).astype(np.int64)) if plan.stops else MOST
+        most = max(FEWEST, SAMPLES // (setting.batch * max(1, rows.size)))
+        stride = np.maximum(FEWEST, (PART * at).astype(np.int64)) if plan.stops else most
         has_rows = np.bincount(table.cell[rows], minlength=len(cells)) > 0
-        last = np.where(has_rows, np.minimum(goal, at + np.minimum(stride, MOST)), goal)
+        last = np.where(has_rows, np.minimum(goal, at + np.minimum(stride, most)), goal)
         if rows.size:
             advance(table, rows, at, last)
         at = np.where(is_open, last, at)

@@ -215,6 +215,19 @@ class UnitList(NamedTuple):
         """Whether some unit has a linear part, or a slope at its kink."""
         return bool(np.any(self.linear) or np.any(self.slopes_at_zero))
 
+    def to_units(self, x: Float[Array, "..."], *axes: int) -> Float[Array, "..."]:
+        """Return an array over rows, along some of its axes, as the weighted sums over the rows of each unit.
+
+        Where each unit is one row nothing is summed: many products of small matrices would take most of the time.
+        """
+        is_single = len(self.fields) == len(self.offsets)
+        for axis in axes:
+            if is_single:
+                x = x * jnp.expand_dims(self.weights, [n for n in range(x.ndim) if n != axis])
+            else:
+                x = jnp.moveaxis(jnp.tensordot(x, self.one_hot, (axis, 0)), -1, axis)
+        return x
+
     @property
     def one_hot(self) -> Float[Array, "rows units"]:
         """Return the matrix that sums weighted rows to units."""

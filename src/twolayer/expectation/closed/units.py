@@ -106,7 +106,7 @@ def weighted_square(
         S[first, second], variance[first], variance[second], units.noise[left], units.noise[right]
     )
     angles = 2.0 / np.pi * jnp.arctan2(S[first, second], safe_root(determinant))
-    return jnp.where(left == right, 1.0, 2.0) * weights[left] * weights[right] @ angles
+    return jnp.sum(jnp.where(left == right, 1.0, 2.0) * weights[left] * weights[right] * angles)
 
 
 def mean_square(
@@ -142,9 +142,8 @@ def integrals(
     the four-field average is omitted. ``nudge`` changes the covariances given a field, as rounding does.
     """
     C = omega[units.fields][:, units.fields]
-    hot = units.one_hot
-    averages, offsets = hot.T @ means(jnp.diagonal(C), units), jnp.asarray(units.offsets)
-    I2 = hot.T @ products(C, units) @ hot
+    averages, offsets = units.to_units(means(jnp.diagonal(C), units), 0), jnp.asarray(units.offsets)
+    I2 = units.to_units(products(C, units), 0, 1)
     I2 = I2 + offsets[:, None] * offsets[None, :]
     I2 = I2 + offsets[:, None] * averages[None, :] + averages[:, None] * offsets[None, :]
     of_steps = bool(slopes.is_relu[0])
@@ -177,14 +176,13 @@ def _covariances(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array
 
 def _bell_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
     """Return J2 and I3 for slopes that are bells, the derivatives of noisy signs."""
-    hot, weights = slopes.one_hot, units.one_hot
-    J2 = hot.T @ (2.0 / np.pi / jnp.sqrt(_covariances(omega, slopes, slopes)[3])) @ hot
+    J2 = slopes.to_units(2.0 / np.pi / jnp.sqrt(_covariances(omega, slopes, slopes)[3]), 0, 1)
     to_fields, cross, kappa, det = _covariances(omega, slopes, units)
     S = omega[:, units.fields][None, :, :] - to_fields[:, :, None] * (cross / kappa[:, None])[:, None, :]
     of_signs = 2.0 / np.pi / safe_root(jnp.where(jnp.asarray(units.is_relu)[None, :], 1.0, det))
     of_relus = jnp.broadcast_to((1.0 / jnp.sqrt(2.0 * np.pi * kappa))[:, None], det.shape)
     factor = jnp.where(jnp.asarray(units.is_relu)[None, :], of_relus, of_signs)
-    return J2, jnp.einsum("aj,auw,aw,wx->jux", hot, S, factor, weights)
+    return J2, units.to_units(slopes.to_units(S * factor[:, None, :], 0), 2)
 
 
 def _step_pairs(omega: Array, slopes: UnitList, units: UnitList) -> tuple[Array, Array]:
@@ -239,8 +237,7 @@ def over_slope_pairs(pair: Callable[[Array, Array], Any], slopes: UnitList) -> P
     """Evaluate a symmetric function of two slope rows for all pairs, and sum it to a matrix over student units."""
     rows, columns = np.triu_indices(len(slopes.fields))
     values = jax.vmap(pair)(jnp.asarray(rows), jnp.asarray(columns))
-    hot = slopes.one_hot
-    return jax.tree.map(lambda x: hot.T @ x[pair_positions(len(slopes.fields))] @ hot, values)
+    return jax.tree.map(lambda x: slopes.to_units(x[pair_positions(len(slopes.fields))], 0, 1), values)
 
 
 def _step_quartic(

@@ -41,7 +41,7 @@ class Template(NamedTuple):
         leaves = jax.tree.leaves(flow)
         return [np.asarray(leaves[place]) for place in self.places]
 
-    def with_numbers(self, numbers: Sequence[Array]) -> Any:
+    def with_numbers(self, numbers: Sequence[Array]) -> AbstractFlow:
         """The flow with other numbers."""
         leaves, structure = jax.tree.flatten(self.flow)
         for place, number in zip(self.places, numbers, strict=True):
