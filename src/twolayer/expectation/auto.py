@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
@@ -49,6 +49,8 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "MonteCarlo": MonteCarlo,
 }
 
+# Overlaps whose risks are computed at once.
+BATCH = 16
 # Operations of an exponential, logarithm or error function.
 TRANSCENDENTAL = 10.0
 
@@ -223,7 +225,7 @@ def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple
 
 
 @eqx.filter_jit  # one small program instead of one for each operation on each shape
-def _combined(chosen: Chosen, results: tuple[dict[str, Array], ...]) -> Estimate:
+def _combined(chosen: Chosen, results: tuple[PyTree, ...]) -> Estimate:
     return chosen.combine(results)
 
 
@@ -247,18 +249,10 @@ def risk_along(
     a: Float[np.ndarray, "replicas times p"],
 ) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
     """Return the excess risk and its numerical error along saved trajectories; NaN where the overlaps are NaN."""
-    rows = [jnp.asarray(x.reshape(-1, *x.shape[2:])) for x in (Q, M, a)]
-    value, error = _risk_of_rows(chosen, problem, P, rows)
-    return np.asarray(value).reshape(a.shape[:2]), np.asarray(error).reshape(a.shape[:2])
-
-
-@eqx.filter_jit
-def _risk_of_rows(chosen: Chosen, problem: Problem, P: Array, rows: list[Array]) -> tuple[Array, Array]:
-    def risk_of_row(row: list[Array]) -> tuple[Array, Array]:
-        result = estimate(chosen, problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))
-        return result.value["excess_risk"], result.error["excess_risk"]
-
-    return jax.lax.map(risk_of_row, rows, batch_size=64)
+    # One program for all variants: together they would take as many times as long to compile.
+    risks = tuple(risks_of(variant, problem, P, Q, M, a) for variant in chosen.variants())
+    result = _combined(chosen, risks)
+    return np.asarray(result.value), np.asarray(result.error)
 
 
 @eqx.filter_jit
@@ -271,4 +265,8 @@ def risks_of(
         return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
 
     rows = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
-    return jax.lax.map(risk_of_row, rows, batch_size=8).reshape(a.shape[:2])
+    number = len(rows[0])
+    size = min(BATCH, number)
+    # Whole batches, since `map` would compile the program again for the rest.
+    batches = tuple(jnp.concatenate([x, jnp.broadcast_to(x[:1], (-number % size, *x.shape[1:]))]) for x in rows)
+    return jax.lax.map(risk_of_row, batches, batch_size=size)[:number].reshape(a.shape[:2])

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
+from twolayer.expectation.closed.averaged import closed_averages
 from twolayer.expectation.conditional import Kind
 from twolayer.expectation.features import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
 from twolayer.expectation.moments import student_weights
@@ -84,16 +85,17 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _kind(function: AbstractActivation | Along, units: tuple[int, ...]) -> Kind:
+    closed = closed_averages(function)
     if isinstance(function, AbstractActivation):
         breaks, coefficients = activation_breaks(function), function.coefficients
-        degree = None if coefficients is None else len(coefficients) - 1
-        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), degree)
+        number = None if coefficients is None else len(coefficients)
+        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), closed, number)
 
     def slope(x: jax.Array) -> jax.Array:
         return jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
 
-    breaks = WHOLE if function.degree is not None else line_breaks(function)
-    return Kind(function, slope, units, breaks, function.is_continuous, function.degree)
+    breaks, number = (line_breaks(function), None) if function.degree is None else (WHOLE, function.degree + 1)
+    return Kind(function, slope, units, breaks, function.is_continuous, closed, number)
 
 
 def _jumps(function: AbstractActivation, breaks: Breaks) -> bool:
