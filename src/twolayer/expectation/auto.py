@@ -22,14 +22,14 @@ from twolayer.expectation.moments import FORCES, MOMENTS, Moments, opposed_weigh
 from twolayer.expectation.panels import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
-from twolayer.expectation.recognition import with_known_units
+from twolayer.expectation.recognition import with_field, with_known_units
 from twolayer.expectation.ridges import Ridges
 from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Correlation, Gaussian, Overlaps, Problem
-from twolayer.specification.fields import number, static
+from twolayer.specification.fields import as_data, number, static
 from twolayer.specification.registry import register
 
 # In the order of preference: closed forms, exact polynomials, rules in few dimensions, many points.
@@ -94,13 +94,12 @@ class Chosen(eqx.Module):
             values |= engine.parts(problem, overlaps, others) if others else {}
         return {name: values[name] for name in wanted}
 
-    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        """Return all moments at the overlaps; the expensive ``phi_hd`` is zero if no engine was chosen for it."""
+    def moments(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Moments:
+        """Return moments at the overlaps; zero are those not wanted, and ``phi_hd`` if no engine was chosen for it."""
         served = tuple(name for names in self.serves for name in names)
-        values = self.parts(problem, overlaps, tuple(name for name in MOMENTS if name in served))
-        if "phi_hd" not in values:
-            values["phi_hd"] = jnp.zeros((problem.p, problem.p))
-        return Moments(**values)
+        values = self.parts(problem, overlaps, tuple(name for name in wanted if name in served))
+        missing = {"phi_hd": (problem.p, problem.p), "excess_risk": ()}
+        return Moments(**{name: jnp.zeros(shape) for name, shape in missing.items()} | values)
 
     def variants(self) -> tuple["Chosen", ...]:
         """Return the engines, and copies in which one engine at a time is replaced by one of its variants."""
@@ -255,18 +254,43 @@ def risk_along(
     return np.asarray(result.value), np.asarray(result.error)
 
 
-@eqx.filter_jit
 def risks_of(
     variant: Chosen, problem: Problem, P: Array, Q: Array | np.ndarray, M: Array | np.ndarray, a: Array | np.ndarray
 ) -> Float[Array, "rows times"]:
     """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
+    # Without all that the risk does not depend on, so that every description has the same program.
+    alone = Chosen((variant.engine_of("excess_risk"),), (("excess_risk",),), ())
+    small = with_field(with_field(problem, "inputs", Gaussian(problem.p + problem.k)), "noise", 0.0)
+    number = a.shape[0] * a.shape[1]
+    size = min(BATCH, _power_of_two(number))
+    batches = -(-number // size)
+    # Room for a power of two of batches, so that one program serves any number of save points.
+    rows = [jnp.asarray(x).reshape(number, *x.shape[2:]) for x in (Q, M, a)]
+    empty = _power_of_two(batches) * size - number
+    padded = [jnp.concatenate([x, jnp.broadcast_to(x[:1], (empty, *x.shape[1:]))]) for x in rows]
+    batched = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
+    return (
+        _risks_of(alone, as_data(small), jnp.asarray(P), batched, np.asarray(batches))
+        .ravel()[:number]
+        .reshape(a.shape[:2])
+    )
 
-    def risk_of_row(row: tuple[Array, Array, Array]) -> Array:
+
+def _power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+@eqx.filter_jit
+def _risks_of(
+    variant: Chosen, problem: Problem, P: Array, rows: tuple[Array, ...], batches: Any
+) -> Float[Array, "room size"]:
+    """Return the risks of the first batches of rows, one batch after the other."""
+
+    def risk_of_row(row: tuple[Array, ...]) -> Array:
         return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
 
-    rows = tuple(jnp.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a))
-    number = len(rows[0])
-    size = min(BATCH, number)
-    # Whole batches, since `map` would compile the program again for the rest.
-    batches = tuple(jnp.concatenate([x, jnp.broadcast_to(x[:1], (-number % size, *x.shape[1:]))]) for x in rows)
-    return jax.lax.map(risk_of_row, batches, batch_size=size)[:number].reshape(a.shape[:2])
+    def advance(batch: Array, risks: Array) -> Array:
+        return risks.at[batch].set(jax.vmap(risk_of_row)(tuple(x[batch] for x in rows)))
+
+    return jax.lax.fori_loop(0, batches, advance, jnp.zeros(rows[2].shape[:2]))

@@ -94,17 +94,22 @@ class _Checked(NamedTuple):
 
 
 def _check(
-    functions: tuple[Function, ...], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
+    functions: tuple[Function, ...], breaks: Breaks, lengths: Array, edge: Array, *rule: Array
 ) -> list[_Checked]:
-    """Check the averages of functions with the same breaks."""
+    """Check the averages of functions with the same breaks, by nodes and weights along fields of the given lengths.
+
+    Without a ``rule`` nothing is missed, and only the norms are of interest.
+    """
 
     def at(shift: Array | float) -> tuple[Array, Array]:
         moved = tuple(lambda x, function=function: function(x + shift) for function in functions)
         exact, unsure = jax.vmap(lambda length: _exactly(moved, breaks, length, edge), out_axes=2)(lengths)
-        rule = jnp.stack([_averages(function, nodes, weights) for function in moved])
-        return exact, jax.vmap(_relative)(rule, exact, unsure)
+        if not rule:
+            return exact, jnp.zeros((len(functions), 2))
+        averages = jnp.stack([_averages(function, *rule) for function in moved])
+        return exact, jax.vmap(_relative)(averages, exact, unsure)
 
-    if breaks.is_settled:
+    if breaks.is_settled or not rule:
         exact, missed = at(0.0)
     else:
         # A rule that does not resolve a wave may give its average by accident, but not at several phases.
@@ -193,40 +198,58 @@ def marginals_of(fields: Float[Array, "points n"], weights: Float[Array, " point
     return Marginals(fields[:, :p], everywhere[:, :p], fields[:, p:], everywhere[:, p:])
 
 
+def _widest(nodes: Array, weights: Array) -> Array:
+    """Return the largest distance of neighbouring nodes, along the first axis, where weights count."""
+    gaps = jnp.abs(nodes[1:] - nodes[:-1])
+    return jnp.max(jnp.where(weights[1:] > SEEN * jnp.max(weights, axis=0)[None, :], gaps, 0.0), axis=0)
+
+
+def lost_waves(breaks: Breaks, nodes: Array, weights: Array, slopes: Array, damping: Array) -> Array:
+    """Return how much of a wave at most is between the nodes of rules along other fields.
+
+    The wave has these slopes along the normal numbers of the rules, and is damped by what they do not determine.
+    """
+    if breaks.is_settled:
+        return jnp.zeros(())
+    spacing = PER_PERIOD * _widest(nodes, weights)[:, None] * jnp.abs(slopes)
+    return jax.lax.stop_gradient(jnp.max(jnp.where(spacing > breaks.wave, damping, 0.0)))
+
+
 def _resolved(checked: _Checked, breaks: Breaks, nodes: Array, weights: Array) -> _Checked:
     """Let a wave count whole where the nodes are too far apart for it, as averages may agree by accident then."""
     if breaks.is_settled:
         return checked
-    gaps = jnp.where(weights[1:] > SEEN * jnp.max(weights, axis=0)[None, :], jnp.abs(nodes[1:] - nodes[:-1]), 0.0)
-    is_seen = jnp.max(gaps) * PER_WAVE <= breaks.wave
+    is_seen = jnp.max(_widest(nodes, weights)) * PER_WAVE <= breaks.wave
     return checked._replace(missed=jnp.where(is_seen, checked.missed, jnp.maximum(checked.missed, 1.0)))
 
 
 def ridge_doubts(
     problem: Problem,
     overlaps: Overlaps,
-    kinds: list[tuple[Any, Array, Array, Array, Array, Array]],
+    kinds: list[tuple[Any, ...]],
     wanted: tuple[str, ...],
     edge: Array,
+    lost: Array,
 ) -> dict[str, Array]:
     """Return the same bound for rules along pairs of fields of student and target that are sums of functions.
 
     ``kinds`` are the functions, the student's first, with the reach of the rules, the lengths of their fields, the
-    sizes of their weights, and nodes and weights of the rule along each field.
+    sizes of their weights, and, where there is one, nodes and weights of the rule along each field. ``lost`` is the
+    share of the target's waves that rules along the student's fields do not see.
     """
     overlaps, edge = jax.lax.stop_gradient((overlaps, edge))
     checked, slopes = [], []
     for kind, *numbers in kinds:
-        own_edge, length, size, nodes, weights = jax.lax.stop_gradient(numbers)
+        own_edge, length, size, *rule = jax.lax.stop_gradient(numbers)
         functions = (kind.value,) if checked else (kind.value, kind.slope)  # the student's come first
-        value, *more = _check(functions, kind.breaks, length, own_edge, nodes, weights)
-        checked.append((_resolved(value, kind.breaks, nodes, weights), size))
+        value, *more = _check(functions, kind.breaks, length, own_edge, *rule)
+        checked.append((_resolved(value, kind.breaks, *rule) if rule else value, size))
         slopes += more
     (value, _), (slope,) = checked[0], slopes
     displacement = jnp.sum(jnp.stack([size @ value.norms for value, size in checked]))
     own = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
     bounds = _bounds(value.norms, slope.norms, own, displacement, problem.noise)
-    squares = jnp.max(jnp.stack([slope.missed[0], *(value.missed[0] for value, _ in checked)]))
+    squares = jnp.max(jnp.stack([lost, slope.missed[0], *(value.missed[0] for value, _ in checked)]))
     powers = jnp.maximum(slope.missed[1], value.missed[1])  # the target is met twice at most
     outside = beyond(problem, overlaps, wanted, edge)
     missed = {name: squares + powers if name == "phi_hd" else squares for name in wanted}

@@ -56,16 +56,16 @@ def recognised(activation: AbstractActivation) -> AbstractActivation:
 
 def with_known_units(problem: Problem) -> Problem:
     """Return the problem with recognised activations of student and target in place of a user's functions."""
-    student = _with(problem.student, "activation", recognised(problem.student.activation))
+    student = with_field(problem.student, "activation", recognised(problem.student.activation))
     target: Any = problem.target
     for name in ("activation", "link"):
         unit = getattr(target, name, None)
         if isinstance(unit, AbstractActivation):
-            target = _with(target, name, recognised(unit))
-    return _with(_with(problem, "student", student), "target", target)
+            target = with_field(target, name, recognised(unit))
+    return with_field(with_field(problem, "student", student), "target", target)
 
 
-def _with(module: M, name: str, value: Any) -> M:
+def with_field(module: M, name: str, value: object) -> M:
     """Return a module with one field replaced, without checking again what was checked when it was built."""
     if getattr(module, name) is value:
         return module

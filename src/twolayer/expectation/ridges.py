@@ -25,14 +25,14 @@ from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.conditional import DETERMINED, FieldRules, Kind, Rules, Tables, smoothed, table_rule
-from twolayer.expectation.doubt import ridge_doubts
+from twolayer.expectation.doubt import lost_waves, ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
 from twolayer.expectation.moments import MOMENTS
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
 from twolayer.expectation.tails import LEAST, reach, reach_of_target, tail_share
 from twolayer.expectation.tilted import REACH, TAIL
-from twolayer.expectation.units_of import fields_of, sum_of, unit_kinds
+from twolayer.expectation.units_of import Kernels, fields_of, moved, places_of, sum_of, unit_kinds
 from twolayer.problem import Overlaps, Problem
 
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
@@ -64,45 +64,6 @@ class Given(NamedTuple):
     @property
     def deviations(self) -> Float[Array, " u"]:
         return safe_root(jnp.diagonal(self.covariance))
-
-
-class _Kernels(NamedTuple):
-    """The kernels of all units; kinks are kernels without a width of their own, at which rules may break."""
-
-    owner: Any
-    centres: Any
-    widths: Any
-    breaks: np.ndarray
-
-    @classmethod
-    def of(cls, kinds: tuple[Kind, ...]) -> "_Kernels":
-        rows = [(u, *place) for kind in kinds for u in kind.units for place in _places(kind)]
-        owner, centres, widths = np.array(rows).reshape(-1, 3).T
-        return cls(owner.astype(int), centres, widths, np.flatnonzero(widths == 0.0))
-
-    def along_one(self) -> "_Kernels":
-        """Return them for the field of one unit, along which all kinks at zero are at one place."""
-        is_zero = self.centres[self.breaks] == 0.0
-        return self._replace(breaks=np.append(self.breaks[~is_zero], self.breaks[is_zero][:1]))
-
-    def given(self, unit: Array, number: int) -> "_Kernels":
-        """Return them without those of a unit of the student, which has this number of them, as all others have."""
-        rest = jnp.arange(len(self.owner) - number)
-        kept = rest + jnp.where(rest >= number * unit, number, 0)
-        breaks = np.flatnonzero(self.widths[number:] == 0.0)
-        owner, centres, widths = (jnp.asarray(part)[kept] for part in self[:3])
-        return _Kernels(owner, centres, widths, breaks)
-
-
-def _moved(kind: Kind, steps: int) -> Kind:
-    """Return a kind whose units have other numbers, without those that would be negative."""
-    return kind._replace(units=tuple(u + steps for u in kind.units if u + steps >= 0))
-
-
-def _places(kind: Kind) -> list[tuple[float, float]]:
-    """Return centre and width of the kernels of a unit."""
-    features = kind.features
-    return [*zip(features.centres, features.widths, strict=True), *((kink, 0.0) for kink in features.kinks)]
 
 
 class _Line(NamedTuple):
@@ -211,10 +172,10 @@ class _Averages:
         # The bound covers the rounding of the covariances, from which small conditional ones are differences.
         rounding = engine.bound * 4.0 * np.finfo(float).eps
         self.covariance = covariance * (1.0 + rounding * jnp.eye(len(covariance)))
-        self.kernels = _Kernels.of(kinds)
+        self.kernels = Kernels.of(kinds)
         self.wave = jnp.asarray(np.concatenate([[kind.features.wave] * len(kind.units) for kind in kinds]))
 
-    def rule(self, given: Given, mean: Array, kernels: _Kernels) -> tuple[Array, Array]:
+    def rule(self, given: Given, mean: Array, kernels: Kernels) -> tuple[Array, Array]:
         """Return nodes and weights along a normal number on which the fields of all units depend.
 
         ``given`` holds their slopes along it and what remains of them; ``mean`` are their means.
@@ -281,7 +242,7 @@ class _Moments:
         self.all = _Averages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
         # What concerns the target alone does not depend on the student: along a trajectory it is computed once.
         directions, _ = sum_of(problem)
-        of_target = [_moved(kind, -self.p) for kind in kinds]
+        of_target = [moved(kind, -self.p) for kind in kinds]
         self.target = _Averages(
             engine,
             engine.rules.alone,
@@ -293,13 +254,15 @@ class _Moments:
 
     def values(self) -> dict[str, Array]:
         p, c = self.p, self.fields.weights
-        students, of_target = self.all.lines(np.arange(p)), self.target.lines(np.arange(len(c) - p))
+        students = self.all.lines(np.arange(p))
         # The products of student and target are made along the student's fields.
         I2 = self.all.pairs(students)
         values = {"chi": I2 @ c, "v": jax.vmap(self._with_fields)(jnp.arange(p), students)}
-        of_students = c[:p] @ I2[:, :p] @ c[:p]
-        values["excess_risk"] = 0.5 * (of_students + c[p:] @ self.target.pairs(of_target) @ c[p:])
-        values["excess_risk"] += c[:p] @ I2[:, p:] @ c[p:]
+        of_target = None
+        if "excess_risk" in self.wanted:
+            of_target = self.target.lines(np.arange(len(c) - p))
+            squares = c[:p] @ I2[:, :p] @ c[:p] + c[p:] @ self.target.pairs(of_target) @ c[p:]
+            values["excess_risk"] = 0.5 * squares + c[:p] @ I2[:, p:] @ c[p:]
         if "phi_hd" in self.wanted:
             values["phi_hd"] = self._of_slopes(students)
         values = {name: values[name] for name in self.wanted}
@@ -307,16 +270,29 @@ class _Moments:
         missed = jax.lax.cond(self.bound > 0.0, lambda: self._missed(students, of_target), lambda: nothing)
         return {name: values[name] + missed[name] for name in self.wanted}
 
-    def _missed(self, students: _Line, of_target: _Line) -> dict[str, Array]:
-        """Return a bound on what all rules may miss."""
+    def _missed(self, students: _Line, of_target: _Line | None) -> dict[str, Array]:
+        """Return a bound on what all rules may miss; there are none along the target's fields without the risk."""
         rows = [(self.kinds[0], np.arange(self.p), self.all, students, 0)]
         rows += [(kind, np.asarray(kind.units), self.target, of_target, self.p) for kind in self.target.kinds]
         doubted = []
         for kind, units, averages, lines, first in rows:
             lengths = safe_root(jnp.diagonal(averages.covariance))[units]
             sizes = jnp.abs(self.fields.weights[first:])[units]
-            doubted.append((kind, averages.edge, lengths, sizes, lines.field[units].T, lines.weights[units].T))
-        return ridge_doubts(self.problem, self.overlaps, doubted, self.wanted, self.all.edge)
+            rule = () if lines is None else (lines.field[units].T, lines.weights[units].T)
+            doubted.append((kind, averages.edge, lengths, sizes, *rule))
+        lost = [
+            self._lost(kind, np.array([u for u in kind.units if u >= self.p], int), students) for kind in self.kinds
+        ]
+        return ridge_doubts(self.problem, self.overlaps, doubted, self.wanted, self.all.edge, jnp.max(jnp.stack(lost)))
+
+    def _lost(self, kind: Kind, units: np.ndarray, students: _Line) -> Array:
+        """Return how much of the target's waves is between the nodes along the student's fields."""
+        if not len(units):
+            return jnp.zeros(())
+        slopes = students.given.means[:, units]
+        rest = jax.vmap(lambda given: given.deviations)(students.given)[:, units]
+        damping = jnp.exp(-0.5 * (kind.features.wave * rest) ** 2)
+        return lost_waves(kind.breaks, students.x.T, students.weights.T, slopes, damping)
 
     def _with_fields(self, j: Array, line: _Line) -> Float[Array, " n"]:
         """Return the averages of a slope with each field of the problem and the displacement."""
@@ -349,7 +325,7 @@ class _Moments:
         rest = first.covariance - betas[:, None] * betas[None, :]
         second = Given(betas, _without(_without(rest, j), l))
         means = first.means[:, None] * x[None, :]
-        kernels = self.all.kernels.given(j, len(_places(kind)))
+        kernels = self.all.kernels.given(j, len(places_of(kind)))
         y, v = jax.vmap(lambda mean: self.all.rule(second, mean, kernels))(means.T)
         mean = (means[:, :, None] + betas[:, None, None] * y[None, :, :]).reshape(len(betas), -1)
         slopes = kind.slope(mean[j]) * kind.slope(mean[l])
@@ -358,7 +334,7 @@ class _Moments:
         others = jnp.arange(len(betas) - 2)
         others = others + jnp.where(others >= j, 1, 0)
         others = others + jnp.where(others >= l, 1, 0)
-        kinds = (kind._replace(units=kind.units[:-2]), *(_moved(kind, -2) for kind in self.kinds[1:]))
+        kinds = (kind._replace(units=kind.units[:-2]), *(moved(kind, -2) for kind in self.kinds[1:]))
         kinds = tuple(kind for kind in kinds if kind.units)
         left = Given(betas[others], second.covariance[others][:, others])
         spread = safe_root(first.means**2 + betas**2)[others]

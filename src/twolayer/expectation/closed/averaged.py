@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import factorial
 
-from twolayer.core.precision import double
 from twolayer.expectation.closed.waves import Wave, wave_of
 from twolayer.expectation.rules import gauss_hermite
 from twolayer.problem import AbstractActivation
@@ -105,8 +105,8 @@ def _of_wave(wave: Wave) -> Closed:
 def _polynomial(function: Callable[[Array], Array], degree: int) -> Closed:
     """Return the averages of a polynomial of degree n by a rule of order n + 1, which is exact for all of them."""
     nodes, weights = gauss_hermite(degree + 1)
-    with double(), jax.ensure_compile_time_eval():
-        shares = np.asarray(hermite_rows(jnp.asarray(weights), jnp.asarray(nodes), degree + 1))
+    orders = np.arange(degree + 1)
+    shares = np.polynomial.hermite_e.hermevander(nodes, degree).T * weights / np.sqrt(factorial(orders))[:, None]
 
     def averages(mean: Array, s: Array, terms: int) -> Array:
         g = function(jnp.asarray(nodes)[:, None] * s + mean[None, :])
