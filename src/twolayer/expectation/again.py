@@ -101,8 +101,8 @@ class Again(Chosen):
         values |= {"chi": weights @ second, "v": weighted.T @ fields, "phi_hd": weighted.T @ force}
         return {name: values[name] for name in wanted}
 
-    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        return Moments(**self.parts(problem, overlaps, MOMENTS))
+    def moments(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Moments:
+        return Moments(**{"excess_risk": jnp.zeros(())} | self.parts(problem, overlaps, wanted))
 
     def variants(self) -> tuple[Chosen, ...]:
         risks = [self._of(variant.engines, self.normals[:1]) for variant in super().variants()]

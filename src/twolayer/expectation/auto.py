@@ -31,7 +31,7 @@ from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Correlation, Gaussian, Overlaps, Problem
-from twolayer.specification.fields import as_data, number, static
+from twolayer.specification.fields import as_data, number, replaced, static
 from twolayer.specification.registry import register
 
 # In the order of preference: closed forms, exact polynomials, rules in few dimensions, many points.
@@ -51,6 +51,8 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "MonteCarlo": MonteCarlo,
 }
 
+# Overlaps whose risks are computed at once.
+BATCH = 16
 # Operations of an exponential, logarithm or error function.
 TRANSCENDENTAL = 10.0
 # Saved points whose risk is computed in one call; a call takes a thousandth of a second more than its work.
@@ -100,23 +102,22 @@ class Chosen(eqx.Module):
             values |= engine.parts(problem, overlaps, others) if others else {}
         return {name: values[name] for name in wanted}
 
-    def moments(self, problem: Problem, overlaps: Overlaps) -> Moments:
-        """Return all moments at the overlaps; the expensive ``phi_hd`` is zero if no engine was chosen for it."""
+    def moments(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Moments:
+        """Return moments at the overlaps; zero are those not wanted, and ``phi_hd`` if no engine was chosen for it."""
         served = tuple(name for names in self.serves for name in names)
-        values = self.parts(problem, overlaps, tuple(name for name in MOMENTS if name in served))
-        if "phi_hd" not in values:
-            values["phi_hd"] = jnp.zeros((problem.p, problem.p))
-        return Moments(**values)
+        values = self.parts(problem, overlaps, tuple(name for name in wanted if name in served))
+        missing = {"phi_hd": (problem.p, problem.p), "excess_risk": ()}
+        return Moments(**{name: jnp.zeros(shape) for name, shape in missing.items()} | values)
 
     def variants(self) -> tuple["Chosen", ...]:
         """Return the engines, and copies in which one engine at a time is replaced by one of its variants."""
         first = tuple(engine.variants()[0] for engine in self.engines)
-        replaced = [
+        copies = [
             (*first[:position], variant, *first[position + 1 :])
             for position, engine in enumerate(self.engines)
             for variant in engine.variants()[1:]
         ]
-        return tuple(Chosen(engines, self.serves, self.refusals) for engines in (first, *replaced))
+        return tuple(Chosen(engines, self.serves, self.refusals) for engines in (first, *copies))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         """Return value and error from the results of the variants; corrections and errors of the engines add up."""
@@ -285,14 +286,44 @@ def _risk_of_row(common: tuple[Chosen, Problem, Array], row: tuple[Array, Array,
 
 def risks_of(
     variant: Chosen, problem: Problem, P: Array, Q: Array | np.ndarray, M: Array | np.ndarray, a: Array | np.ndarray
-) -> Float[np.ndarray, "replicas times"]:
-    """Return the excess risk with one variant of the engines, at overlaps with the leading axes (replicas, times).
+) -> Float[Array, "rows times"]:
+    """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
+    # Without all that the risk does not depend on, so that every description has the same program.
+    alone = variant.only("excess_risk")
+    small = replaced(problem.without_dimension, noise=0.0)
+    number = a.shape[0] * a.shape[1]
+    size = min(BATCH, _power_of_two(number))
+    batches = -(-number // size)
+    # Room for a power of two of batches, so that one program serves any number of save points.
+    rows = [jnp.asarray(x).reshape(number, *x.shape[2:]) for x in (Q, M, a)]
+    empty = _power_of_two(batches) * size - number
+    padded = [jnp.concatenate([x, jnp.broadcast_to(x[:1], (empty, *x.shape[1:]))]) for x in rows]
+    batched = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
+    return (
+        _risks_of(alone, as_data(small), jnp.asarray(P), batched, np.asarray(batches))
+        .ravel()[:number]
+        .reshape(a.shape[:2])
+    )
 
-    A program serves all variants of one structure and every dimension.
-    """
-    setting = variant.only("excess_risk"), as_data(problem.without_dimension), P
-    rows = [np.asarray(x).reshape(-1, *x.shape[2:]) for x in (Q, M, a)]
-    return in_parts(lambda part: _risks_of_rows(*setting, part), rows).reshape(a.shape[:2])
+
+def _power_of_two(number: int) -> int:
+    """Return the smallest power of two that is not below a number."""
+    return 1 << (number - 1).bit_length()
+
+
+@eqx.filter_jit
+def _risks_of(
+    variant: Chosen, problem: Problem, P: Array, rows: tuple[Array, ...], batches: Any
+) -> Float[Array, "room size"]:
+    """Return the risks of the first batches of rows, one batch after the other."""
+
+    def risk_of_row(row: tuple[Array, ...]) -> Array:
+        return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
+
+    def advance(batch: Array, risks: Array) -> Array:
+        return risks.at[batch].set(jax.vmap(risk_of_row)(tuple(x[batch] for x in rows)))
+
+    return jax.lax.fori_loop(0, batches, advance, jnp.zeros(rows[2].shape[:2]))
 
 
 def in_parts(function: Callable[[list[Array]], Array], rows: list[np.ndarray]) -> np.ndarray:
@@ -304,11 +335,3 @@ def in_parts(function: Callable[[list[Array]], Array], rows: list[np.ndarray]) -
     size = min(ROWS, 1 << (count - 1).bit_length())
     parts = [np.minimum(first + np.arange(size), count - 1) for first in range(0, count, size)]
     return np.concatenate([function([jnp.asarray(x[members]) for x in rows]) for members in parts])[:count]
-
-
-@eqx.filter_jit
-def _risks_of_rows(variant: Chosen, problem: Problem, P: Array, rows: list[Array]) -> Float[Array, " rows"]:
-    def risk_of_row(row: list[Array]) -> Array:
-        return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
-
-    return jax.lax.map(risk_of_row, rows, batch_size=min(64, len(rows[0])))

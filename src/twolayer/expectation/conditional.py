@@ -2,7 +2,7 @@ r"""The averages of one unit over the rest of its field, with the Hermite polyno
 
 .. math:: T_q(\mu) = \frac{1}{\sqrt{q!}} E_y[g(\mu + s y)\,\mathrm{He}_q(y)], \qquad E_y[g(\mu + s y)^2]
 
-as columns, at some means or interpolated between the nodes of a table.
+as rows, at some means or interpolated between the nodes of a table.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.expectation.closed.averaged import Closed, hermite_rows
 from twolayer.expectation.features import Breaks
 from twolayer.expectation.mesh import Features, Monitor, features_of, mesh, scaled
-from twolayer.expectation.rules import QuadratureRule, gauss_hermite
+from twolayer.expectation.rules import QuadratureRule
 
 # A rest of the field below this part of its length is zero.
 DETERMINED = 1e-8
@@ -33,8 +34,9 @@ class Kind(NamedTuple):
     units: tuple[int, ...]
     breaks: Breaks
     is_continuous: bool
-    # The degree of a polynomial, whose averages need few fixed nodes; None for other functions.
-    degree: int | None = None
+    # Its averages where they have a closed form, and how many terms of their series are not zero.
+    closed: Closed | None = None
+    most_terms: int | None = None
 
     @property
     def features(self) -> Features:
@@ -52,11 +54,18 @@ class Table(NamedTuple):
     to_coefficients: np.ndarray
 
 
-class Rules(NamedTuple):
-    """The rules of one variant: on the whole line, on each panel between kinks, and the nodes of tables."""
+class FieldRules(NamedTuple):
+    """Rules along a field: on the whole line, and on each panel between kinks."""
 
     line: QuadratureRule
     panel: QuadratureRule
+
+
+class Rules(NamedTuple):
+    """The rules of one variant: along a field, the same for the target alone, and the nodes of tables."""
+
+    along: FieldRules
+    alone: FieldRules
     table: Table
 
 
@@ -72,37 +81,32 @@ def table_rule(nodes: int, size: int) -> Table:
 
 def smoothed(
     kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, rules: Rules, terms: int
-) -> Float[Array, "x columns"]:
+) -> Float[Array, "rows x"]:
     """Return the averages of a unit at each mean."""
     is_free = deviation > DETERMINED * (jnp.max(jnp.abs(mean)) / edge + deviation)
-    rule = rules.panel if kind.kinks else rules.line
+    if kind.closed is not None:
+        averages = kind.closed(mean, jnp.where(is_free, deviation, 1.0), terms)
+    else:
+        averages = _by_rule(kind, mean, deviation, edge, rules.along.panel if kind.kinks else rules.along.line, terms)
+    return jnp.where(is_free, averages, _plain(kind, mean, terms))
 
+
+def _by_rule(
+    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, rule: QuadratureRule, terms: int
+) -> Float[Array, "rows x"]:
     def at(mu: Array) -> Array:
-        if kind.degree is not None:
-            y, w = (jnp.asarray(part) for part in gauss_hermite(kind.degree + 1))
-        else:
-            monitor, breaks = scaled(kind.features, mu, deviation, edge)
-            y, w, _ = mesh(monitor, breaks, rule)
+        monitor, breaks = scaled(kind.features, mu, deviation, edge)
+        y, w, _ = mesh(monitor, breaks, rule)
         g = kind.value(mu + deviation * y)
-        share = w * g
+        return jnp.append(jnp.sum(hermite_rows(w * g, y, terms), axis=1), jnp.sum(w * g * g))
 
-        # A loop of the compiled program, which would grow with the number of terms otherwise.
-        def step(carry: tuple[Array, Array], q: Array) -> tuple[tuple[Array, Array], Array]:
-            before, now = carry
-            return (now, (y * now - jnp.sqrt(q) * before) / jnp.sqrt(q + 1.0)), jnp.sum(share * now)
-
-        # A rule of the order n + 1 is exact up to the Hermite polynomial of the order n, beyond which all is zero.
-        known = terms if kind.degree is None else min(terms, kind.degree + 1)
-        _, columns = jax.lax.scan(step, (jnp.zeros_like(y), jnp.ones_like(y)), jnp.arange(known, dtype=y.dtype))
-        return jnp.concatenate([columns, jnp.zeros(terms - known), jnp.sum(share * g)[None]])
-
-    return jnp.where(is_free, jax.vmap(at)(mean), _plain(kind, mean, terms))
+    return jax.vmap(at, out_axes=1)(mean)
 
 
-def _plain(kind: Kind, mean: Float[Array, " x"], terms: int) -> Float[Array, "x columns"]:
+def _plain(kind: Kind, mean: Float[Array, " x"], terms: int) -> Float[Array, "rows x"]:
     """Return the averages of a unit whose field is its mean."""
     g = kind.value(mean)
-    return jnp.stack([g, *[jnp.zeros_like(g)] * (terms - 1), g * g], axis=1)
+    return jnp.concatenate([g[None], jnp.zeros((terms - 1, len(mean))), (g * g)[None]])
 
 
 class Tables(NamedTuple):
@@ -113,10 +117,10 @@ class Tables(NamedTuple):
     rules: Rules
     terms: int
 
-    def at(self, mean: Float[Array, " x"], spread: Array, deviation: Array) -> Float[Array, "x columns"]:
+    def at(self, mean: Float[Array, " x"], spread: Array, deviation: Array) -> Float[Array, "rows x"]:
         """Return the averages at many means, whose standard deviation is ``spread``."""
         kind, features = self.kind, self.kind.features
-        if kind.degree is not None:
+        if kind.closed is not None:
             return smoothed(kind, mean, deviation, self.edge, self.rules, self.terms)
         # A table need not be smaller than what the averages change over; derivatives would be those of rounding.
         scale = jnp.maximum(jnp.maximum(spread, NARROWEST * deviation), 1e-30)
@@ -140,17 +144,17 @@ class Tables(NamedTuple):
         z, _, t_ends = mesh(monitor, breaks, rule)
         values = smoothed(kind, scale * z, deviation, self.edge, self.rules, self.terms)
         coefficients = jnp.einsum(
-            "cn,pnq->pcq", jnp.asarray(self.rules.table.to_coefficients), values.reshape(-1, size, values.shape[1])
+            "cn,qpn->pqc", jnp.asarray(self.rules.table.to_coefficients), values.reshape(len(values), -1, size)
         )
         place = jnp.clip(mean / scale, -edge, edge)
         t = monitor.count(place)
-        total = jnp.zeros((len(mean), values.shape[1]))
+        total = jnp.zeros((len(values), len(mean)))
         for panel in range(len(kind.kinks) + 1):
             low, high = t_ends[panel], t_ends[panel + 1]
             is_wide = high > low
             inside = jnp.clip((2.0 * t - low - high) / jnp.where(is_wide, high - low, 1.0), -1.0, 1.0)
             is_here = is_wide & (t >= low) & (t < high) if panel < len(kind.kinks) else is_wide & (t >= low)
-            total = total + jnp.where(is_here[:, None], _chebyshev(inside, size).T @ coefficients[panel], 0.0)
+            total = total + jnp.where(is_here[None, :], coefficients[panel] @ _chebyshev(inside, size), 0.0)
         is_free = deviation > DETERMINED * (spread + deviation)
         return jnp.where(is_free, total, _plain(kind, mean, self.terms))
 

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.moments import student_weights
-from twolayer.expectation.rules import legendre_rule, line_rule
+from twolayer.expectation.rules import QuadratureRule, legendre_rule, line_rule
 from twolayer.expectation.tails import beyond, reach
 from twolayer.problem import Overlaps, Problem
 
@@ -39,6 +40,8 @@ PHASES = (0.05, 0.11, 0.23)
 # Averages of powers below this size are zero.
 TINY = 1e-290
 
+Function = Callable[[Array], Array]
+
 
 class Marginals(NamedTuple):
     """The nodes of a rule along each student field and each target field, with their weights."""
@@ -49,25 +52,31 @@ class Marginals(NamedTuple):
     target_weights: Float[Array, "points k"]
 
 
-def _averages(function: Callable[[Array], Array], x: Array, w: Array) -> Float[Array, "2 ..."]:
-    """Return the averages of the square and of the fourth power."""
+def _powers(function: Function, x: Array, w: Array) -> Float[Array, "2 ..."]:
+    """Return the weighted squares and fourth powers at some nodes."""
     square = function(x) ** 2
     # A point of zero weight contributes nothing, even where the function overflows.
-    shares = [jnp.where(w > 0.0, w * power, 0.0) for power in (square, square**2)]
-    return jnp.stack([jnp.sum(share, axis=0) for share in shares])
+    return jnp.stack([jnp.where(w > 0.0, w * power, 0.0) for power in (square, square**2)])
 
 
-def _exactly(function: Callable[[Array], Array], breaks: Breaks, length: Array, edge: Array) -> tuple[Array, Array]:
+def _averages(function: Function, x: Array, w: Array) -> Float[Array, "2 ..."]:
+    """Return the averages of the square and of the fourth power."""
+    return jnp.sum(_powers(function, x, w), axis=1)
+
+
+def _exactly(
+    functions: tuple[Function, ...], breaks: Breaks, length: Array, edge: Array
+) -> tuple[Float[Array, "functions 2"], Float[Array, "functions 2"]]:
     """Return accurate averages of square and fourth power at a field of given length, and their error."""
     places = jnp.asarray([*breaks.kinks, *breaks.ends]) / jnp.maximum(length, 1e-150)
     panels = EVEN if breaks.is_settled else MANY
     places = jnp.concatenate([places, edge * jnp.linspace(-1.0, 1.0, panels + 1)[1:-1]])
-
-    def by(nodes: int) -> Array:
-        x, w = line_rule(places, legendre_rule(nodes), edge)
-        return _averages(function, length * x, w)
-
-    fine, coarse = by(NODES), by(COARSER)
+    # Both rules on the same panels, whose ends are sorted once.
+    both = (np.concatenate(parts) for parts in zip(legendre_rule(NODES), legendre_rule(COARSER), strict=True))
+    x, w = line_rule(places, QuadratureRule(*both), edge)
+    shares = jnp.stack([_powers(function, length * x, w) for function in functions])
+    shares = shares.reshape(len(functions), 2, -1, NODES + COARSER)
+    fine, coarse = jnp.sum(shares[..., :NODES], axis=(2, 3)), jnp.sum(shares[..., NODES:], axis=(2, 3))
     return fine, abs(fine - coarse)
 
 
@@ -85,22 +94,29 @@ class _Checked(NamedTuple):
 
 
 def _check(
-    function: Callable[[Array], Array], breaks: Breaks, lengths: Array, edge: Array, nodes: Array, weights: Array
-) -> _Checked:
+    functions: tuple[Function, ...], breaks: Breaks, lengths: Array, edge: Array, *rule: Array
+) -> list[_Checked]:
+    """Check the averages of functions with the same breaks, by nodes and weights along fields of the given lengths.
+
+    Without a ``rule`` nothing is missed, and only the norms are of interest.
+    """
+
     def at(shift: Array | float) -> tuple[Array, Array]:
-        def moved(x: Array) -> Array:
-            return function(x + shift)
+        moved = tuple(lambda x, function=function: function(x + shift) for function in functions)
+        exact, unsure = jax.vmap(lambda length: _exactly(moved, breaks, length, edge), out_axes=2)(lengths)
+        if not rule:
+            return exact, jnp.zeros((len(functions), 2))
+        averages = jnp.stack([_averages(function, *rule) for function in moved])
+        return exact, jax.vmap(_relative)(averages, exact, unsure)
 
-        exact, unsure = jax.vmap(lambda length: _exactly(moved, breaks, length, edge), out_axes=1)(lengths)
-        return exact, _relative(_averages(moved, nodes, weights), exact, unsure)
-
-    exact, missed = at(0.0)
-    if not breaks.is_settled:
+    if breaks.is_settled or not rule:
+        exact, missed = at(0.0)
+    else:
         # A rule that does not resolve a wave may give its average by accident, but not at several phases.
-        phases = jax.lax.map(lambda shift: at(shift)[1], breaks.wave * jnp.asarray(PHASES))
-        missed = jnp.maximum(missed, jnp.max(phases, axis=0))
+        exacts, phases = jax.lax.map(at, breaks.wave * jnp.asarray((0.0, *PHASES)))
+        exact, missed = exacts[0], jnp.max(phases, axis=0)
         missed = jnp.where(missed > UNRESOLVED, jnp.maximum(missed, 1.0), missed)
-    return _Checked(exact[1] ** 0.25, missed)
+    return [_Checked(powers[1] ** 0.25, share) for powers, share in zip(exact, missed, strict=True)]
 
 
 def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, weights: Array) -> _Checked:
@@ -110,12 +126,11 @@ def _check_target(problem: Problem, lengths: Array, edge: Array, nodes: Array, w
     """
     units = problem.target.units
     if units is not None:
-        checked = _check(units.activation, activation_breaks(units.activation), lengths, edge, nodes, weights)
+        (checked,) = _check((units.activation,), activation_breaks(units.activation), lengths, edge, nodes, weights)
         return _Checked(jnp.abs(jnp.asarray(units.weights)) @ checked.norms, checked.missed)
     if problem.k == 1:
-        link = _check(
-            lambda x: problem.target(x[..., None]), target_breaks(problem.target), lengths, edge, nodes, weights
-        )
+        along = (lambda x: problem.target(x[..., None]),)
+        (link,) = _check(along, target_breaks(problem.target), lengths, edge, nodes, weights)
         return _Checked(link.norms[0], link.missed)
     return _Checked(_averages(problem.target, nodes, weights[:, 0])[1] ** 0.25, jnp.zeros(2))
 
@@ -159,9 +174,8 @@ def doubts(
     edge = reach(problem, overlaps, wanted)
     lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
     breaks, along_student = activation_breaks(activation), (marginals.student, marginals.student_weights)
-    value = _check(activation, breaks, lengths[:p], edge, *along_student)
+    value, slope = _check((activation, activation.derivative), breaks, lengths[:p], edge, *along_student)
     value = _lost(value, breaks, lengths[:p], spacing)
-    slope = _check(activation.derivative, breaks, lengths[:p], edge, *along_student)
     target = _check_target(problem, lengths[p:], edge, marginals.target, marginals.target_weights)
     displacement = target.norms + jnp.abs(student_weights(problem, overlaps.a)) @ value.norms
     bounds = _bounds(value.norms, slope.norms, lengths, displacement, problem.noise)
@@ -184,40 +198,58 @@ def marginals_of(fields: Float[Array, "points n"], weights: Float[Array, " point
     return Marginals(fields[:, :p], everywhere[:, :p], fields[:, p:], everywhere[:, p:])
 
 
+def _widest(nodes: Array, weights: Array) -> Array:
+    """Return the largest distance of neighbouring nodes, along the first axis, where weights count."""
+    gaps = jnp.abs(nodes[1:] - nodes[:-1])
+    return jnp.max(jnp.where(weights[1:] > SEEN * jnp.max(weights, axis=0)[None, :], gaps, 0.0), axis=0)
+
+
+def lost_waves(breaks: Breaks, nodes: Array, weights: Array, slopes: Array, damping: Array) -> Array:
+    """Return how much of a wave at most is between the nodes of rules along other fields.
+
+    The wave has these slopes along the normal numbers of the rules, and is damped by what they do not determine.
+    """
+    if breaks.is_settled:
+        return jnp.zeros(())
+    spacing = PER_PERIOD * _widest(nodes, weights)[:, None] * jnp.abs(slopes)
+    return jax.lax.stop_gradient(jnp.max(jnp.where(spacing > breaks.wave, damping, 0.0)))
+
+
 def _resolved(checked: _Checked, breaks: Breaks, nodes: Array, weights: Array) -> _Checked:
     """Let a wave count whole where the nodes are too far apart for it, as averages may agree by accident then."""
     if breaks.is_settled:
         return checked
-    gaps = jnp.where(weights[1:] > SEEN * jnp.max(weights, axis=0)[None, :], jnp.abs(nodes[1:] - nodes[:-1]), 0.0)
-    is_seen = jnp.max(gaps) * PER_WAVE <= breaks.wave
+    is_seen = jnp.max(_widest(nodes, weights)) * PER_WAVE <= breaks.wave
     return checked._replace(missed=jnp.where(is_seen, checked.missed, jnp.maximum(checked.missed, 1.0)))
 
 
 def ridge_doubts(
     problem: Problem,
     overlaps: Overlaps,
-    kinds: list[tuple[Any, Array, Array, Array, Array]],
+    kinds: list[tuple[Any, ...]],
     wanted: tuple[str, ...],
     edge: Array,
+    lost: Array,
 ) -> dict[str, Array]:
     """Return the same bound for rules along pairs of fields of student and target that are sums of functions.
 
-    ``kinds`` are the functions, the student's first, with the lengths of their fields, the sizes of their weights, and
-    nodes and weights of the rule along each field.
+    ``kinds`` are the functions, the student's first, with the reach of the rules, the lengths of their fields, the
+    sizes of their weights, and, where there is one, nodes and weights of the rule along each field. ``lost`` is the
+    share of the target's waves that rules along the student's fields do not see.
     """
     overlaps, edge = jax.lax.stop_gradient((overlaps, edge))
-    checked = []
+    checked, slopes = [], []
     for kind, *numbers in kinds:
-        length, size, nodes, weights = jax.lax.stop_gradient(numbers)
-        value = _check(kind.value, kind.breaks, length, edge, nodes, weights)
-        checked.append((_resolved(value, kind.breaks, nodes, weights), size))
-    (kind, *numbers), (value, _) = kinds[0], checked[0]
-    length, _, nodes, weights = jax.lax.stop_gradient(numbers)
-    slope = _check(kind.slope, kind.breaks, length, edge, nodes, weights)
+        own_edge, length, size, *rule = jax.lax.stop_gradient(numbers)
+        functions = (kind.value,) if checked else (kind.value, kind.slope)  # the student's come first
+        value, *more = _check(functions, kind.breaks, length, own_edge, *rule)
+        checked.append((_resolved(value, kind.breaks, *rule) if rule else value, size))
+        slopes += more
+    (value, _), (slope,) = checked[0], slopes
     displacement = jnp.sum(jnp.stack([size @ value.norms for value, size in checked]))
     own = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
     bounds = _bounds(value.norms, slope.norms, own, displacement, problem.noise)
-    squares = jnp.max(jnp.stack([slope.missed[0], *(value.missed[0] for value, _ in checked)]))
+    squares = jnp.max(jnp.stack([lost, slope.missed[0], *(value.missed[0] for value, _ in checked)]))
     powers = jnp.maximum(slope.missed[1], value.missed[1])  # the target is met twice at most
     outside = beyond(problem, overlaps, wanted, edge)
     missed = {name: squares + powers if name == "phi_hd" else squares for name in wanted}

@@ -13,6 +13,7 @@ length of the fields (`mesh`). The norm of what the series leaves out is known, 
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -23,15 +24,15 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.closed.relu import safe_root
-from twolayer.expectation.conditional import DETERMINED, Kind, Rules, Tables, smoothed, table_rule
-from twolayer.expectation.doubt import ridge_doubts
+from twolayer.expectation.conditional import DETERMINED, FieldRules, Kind, Rules, Tables, smoothed, table_rule
+from twolayer.expectation.doubt import lost_waves, ridge_doubts
 from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
 from twolayer.expectation.moments import MOMENTS
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
-from twolayer.expectation.tails import LEAST, reach, tail_share
+from twolayer.expectation.tails import LEAST, reach, reach_of_target, tail_share
 from twolayer.expectation.tilted import REACH, TAIL
-from twolayer.expectation.units_of import Fields, fields_of, unit_kinds
+from twolayer.expectation.units_of import Kernels, fields_of, moved, places_of, sum_of, unit_kinds
 from twolayer.problem import Overlaps, Problem
 
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
@@ -50,6 +51,8 @@ MOST_UNITS, MOST_PAIRED = 10, 24
 MOST_SLOPES = 2
 # Kinks of all units together, at each of which the rules along a field break, and nodes between them.
 MOST_KINKS, BETWEEN = 8, 0.75
+# How many times as many nodes there are for the target alone, whose averages are made once.
+ALONE = 6
 
 
 class Given(NamedTuple):
@@ -70,7 +73,7 @@ class _Line(NamedTuple):
     x: Float[Array, "... x"]
     field: Float[Array, "... x"]
     weights: Float[Array, "... x"]
-    T: Float[Array, "... u x columns"]
+    T: Float[Array, "... u rows x"]
 
 
 class Ridges(AbstractEngine):
@@ -125,12 +128,11 @@ class Ridges(AbstractEngine):
 
     @classmethod
     def _of(cls, nodes: int, size: int, bound: float) -> "Ridges":
-        line = _padded(even_rule(nodes), size)
-        panel = _padded(legendre_rule(round(BETWEEN * nodes)), round(BETWEEN * size))
-        return cls(Rules(line, panel, table_rule(nodes, size)), np.asarray(bound))
+        rules = Rules(_along(nodes, size), _along(ALONE * nodes, ALONE * size), table_rule(nodes, size))
+        return cls(rules, np.asarray(bound))
 
     def variants(self) -> tuple[AbstractEngine, ...]:
-        size = len(self.rules.line.weights)
+        size = len(self.rules.along.line.weights)
         coarser = (self._of(round(share * size), size, 0.0) for share in COARSER)
         return (self, *coarser, self._of(size, size, 1.0))
 
@@ -141,11 +143,17 @@ class Ridges(AbstractEngine):
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         kinds = unit_kinds(problem)
         assert kinds is not None
-        return _Averages(self, problem, overlaps, kinds, wanted).moments()
+        return _Moments(self, problem, overlaps, kinds, wanted).values()
 
     @property
     def name(self) -> str:
-        return f"rules along pairs of fields, {self.rules.line.size} adaptive nodes; Mehler's series"
+        return f"rules along pairs of fields, {self.rules.along.line.size} adaptive nodes; Mehler's series"
+
+
+def _along(nodes: int, size: int) -> FieldRules:
+    """Return the rules along a field, padded to one size."""
+    panel = _padded(legendre_rule(round(BETWEEN * nodes)), round(BETWEEN * size))
+    return FieldRules(_padded(even_rule(nodes), size), panel)
 
 
 def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
@@ -155,176 +163,212 @@ def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
 
 
 class _Averages:
-    """The averages of one problem at given overlaps, by the rules of one variant of the engine."""
+    """Rules along the fields of some units and the averages of all of them there, by one variant of the engine."""
 
     def __init__(
-        self, engine: Ridges, problem: Problem, overlaps: Overlaps, kinds: tuple[Kind, ...], wanted: tuple[str, ...]
+        self, engine: Ridges, along: FieldRules, kinds: tuple[Kind, ...], covariance: Array, edge: Array, terms: int
     ):
-        self.engine, self.problem, self.overlaps, self.kinds, self.wanted = engine, problem, overlaps, kinds, wanted
-        self.p = problem.p
-        self.terms = TERMS if "phi_hd" in wanted else 2
-        # All moments at once and without noise, so that no moment depends on what else is asked for.
-        self.edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
-        self.fields = self._fields()
-        # The kernels of all units, with the unit of each; kinks are kernels without a width of their own.
-        self.owner, self.centre, self.width, wave = _kernels(kinds)
-        self.wave = jnp.asarray(wave)
-
-    def _fields(self) -> Fields:
-        fields = fields_of(self.problem, self.overlaps)
+        self.rules, self.along, self.kinds, self.edge, self.terms = engine.rules, along, kinds, edge, terms
         # The bound covers the rounding of the covariances, from which small conditional ones are differences.
-        rounding = self.engine.bound * 4.0 * np.finfo(float).eps
-        identity = jnp.eye(len(fields.weights))
-        return fields._replace(covariance=fields.covariance * (1.0 + rounding * identity))
+        rounding = engine.bound * 4.0 * np.finfo(float).eps
+        self.covariance = covariance * (1.0 + rounding * jnp.eye(len(covariance)))
+        self.kernels = Kernels.of(kinds)
+        self.wave = jnp.asarray(np.concatenate([[kind.features.wave] * len(kind.units) for kind in kinds]))
 
-    # ------------------------------------------------------------------------------------------------------- rules
-
-    def _rule(self, given: Given, mean: Array) -> tuple[Array, Array]:
+    def rule(self, given: Given, mean: Array, kernels: Kernels) -> tuple[Array, Array]:
         """Return nodes and weights along a normal number on which the fields of all units depend.
 
         ``given`` holds their slopes along it and what remains of them; ``mean`` are their means.
         """
-        slopes, rest, kinks = given.means, given.deviations, jnp.asarray(np.asarray(self.width) == 0.0)
-        slope = jnp.where(jnp.abs(slopes) > 1e-30, slopes, 1e-30)
-        width = safe_root(jnp.asarray(self.width) ** 2 + rest[self.owner] ** 2) / jnp.abs(slope[self.owner])
+        owner, own = kernels.owner, jnp.asarray(kernels.widths)
+        slope = jnp.where(jnp.abs(given.means) > 1e-30, given.means, 1e-30)[owner]
+        width = safe_root(own**2 + given.deviations[owner] ** 2) / jnp.abs(slope)
         # Kinks of fields that are determined are breaks only, since there is no layer around them.
-        width = jnp.where(kinks & (width < DETERMINED), 1e30, jnp.clip(width, 1e-12, 1e30))
-        centres = jnp.clip((jnp.asarray(self.centre) - mean[self.owner]) / slope[self.owner], -1e30, 1e30)
-        wave = jnp.sum(self.wave * jnp.abs(slopes) * jnp.exp(-0.5 * (self.wave * rest) ** 2))
-        breaks = centres[np.flatnonzero(np.asarray(self.width) == 0.0)]
-        rule = self.engine.rules.panel if len(breaks) else self.engine.rules.line
-        nodes, weights, _ = mesh(Monitor(centres, width, wave, self.edge), breaks, rule)
+        width = jnp.where((own == 0.0) & (width < DETERMINED), 1e30, jnp.clip(width, 1e-12, 1e30))
+        centres = jnp.clip((jnp.asarray(kernels.centres) - mean[owner]) / slope, -1e30, 1e30)
+        wave = jnp.sum(self.wave * jnp.abs(given.means) * jnp.exp(-0.5 * (self.wave * given.deviations) ** 2))
+        rule = self.along.panel if len(kernels.breaks) else self.along.line
+        nodes, weights, _ = mesh(Monitor(centres, width, wave, self.edge), centres[kernels.breaks], rule)
         return nodes, weights
 
-    def _given(self, unit: Array) -> Given:
-        """Return all fields given that of one unit."""
-        C = self.fields.covariance
-        means = ratio(C[unit], safe_root(C[unit, unit]))
-        rest = C - means[:, None] * means[None, :]
-        return Given(means, _without(rest, unit))
-
-    def _units(self, mean: Float[Array, "u x"], deviations: Float[Array, " u"]) -> Float[Array, "u x columns"]:
-        """Return the averages of all units, at given means and deviations."""
-        blocks = []
-        for kind in self.kinds:
-            units = np.asarray(kind.units)
-            make = jax.vmap(lambda mu, s, kind=kind: smoothed(kind, mu, s, self.edge, self.engine.rules, self.terms))
-            blocks.append(make(mean[units], deviations[units]))
-        return jnp.concatenate(blocks)
+    def lines(self, units: np.ndarray) -> _Line:
+        """Return rules along the fields of some units, by one program, as compiling it takes longer than running it."""
+        return jax.vmap(self._along)(jnp.asarray(units))
 
     def _along(self, unit: Array) -> _Line:
-        """Return the rule along the field of a unit, and the averages of all units at its nodes."""
-        given = self._given(unit)
-        x, w = self._rule(given, jnp.zeros(len(self.fields.weights)))
-        T = self._units(given.means[:, None] * x[None, :], given.deviations)
-        return _Line(given, x, given.means[unit] * x, w, T)
+        C = self.covariance
+        means = ratio(C[unit], safe_root(C[unit, unit]))
+        given = Given(means, _without(C - means[:, None] * means[None, :], unit))
+        x, w = self.rule(given, jnp.zeros_like(means), self.kernels.along_one())
 
-    # ----------------------------------------------------------------------------------------------------- moments
+        def smooth(kind: Kind, *numbers: Array) -> Array:
+            return jax.vmap(lambda mu, s: smoothed(kind, mu, s, self.edge, self.rules, self.terms))(*numbers)
 
-    def moments(self) -> dict[str, Array]:
+        T = _of_kinds(self.kinds, smooth, means[:, None] * x[None, :], given.deviations)
+        return _Line(given, x, means[unit] * x, w, T)
+
+    def pairs(self, lines: _Line) -> Float[Array, "lines u"]:
+        """Return the averages of the products of the first units, along whose fields the lines run, with all units."""
+        number = len(lines.field)
+        value = [kind.value(lines.field[np.array([u for u in kind.units if u < number], int)]) for kind in self.kinds]
+        return jnp.einsum("rux,rx->ru", lines.T[:, :, 0], lines.weights * jnp.concatenate(value))
+
+    def tabulated(self, kinds: tuple[Kind, ...], *numbers: Array) -> Float[Array, "u rows x"]:
+        """Return the averages of units of these kinds at many means, given these, their deviation, and the rest."""
+
+        def tabulate(kind: Kind, *numbers: Array) -> Array:
+            return jax.vmap(Tables(kind, self.edge, self.rules, self.terms).at)(*numbers)
+
+        return _of_kinds(kinds, tabulate, *numbers)
+
+
+def _of_kinds(kinds: tuple[Kind, ...], make: Callable[..., Array], *numbers: Array) -> Float[Array, "u ..."]:
+    """Return the averages of all units, kind by kind."""
+    units = [np.asarray(kind.units) for kind in kinds]
+    return jnp.concatenate([make(kind, *(x[rows] for x in numbers)) for kind, rows in zip(kinds, units, strict=True)])
+
+
+class _Moments:
+    """The moments of one problem at given overlaps, by the rules of one variant of the engine."""
+
+    def __init__(
+        self, engine: Ridges, problem: Problem, overlaps: Overlaps, kinds: tuple[Kind, ...], wanted: tuple[str, ...]
+    ):
+        self.bound, self.problem, self.overlaps, self.wanted = engine.bound, problem, overlaps, wanted
+        self.p, self.kinds, self.fields = problem.p, kinds, fields_of(problem, overlaps)
+        # All moments at once and without noise, so that no moment depends on what else is asked for.
+        edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
+        terms = TERMS if "phi_hd" in wanted else 2
+        self.all = _Averages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
+        # What concerns the target alone does not depend on the student: along a trajectory it is computed once.
+        directions, _ = sum_of(problem)
+        of_target = [moved(kind, -self.p) for kind in kinds]
+        self.target = _Averages(
+            engine,
+            engine.rules.alone,
+            tuple(kind for kind in of_target if kind.units),
+            jnp.asarray(directions) @ overlaps.P @ jnp.asarray(directions).T,
+            reach_of_target(problem, overlaps.P),
+            2,
+        )
+
+    def values(self) -> dict[str, Array]:
         p, c = self.p, self.fields.weights
-        # One program along the fields of all units, since compiling it takes longer than running it.
-        lines = jax.vmap(self._along)(jnp.arange(len(c)))
-        students = jax.tree.map(lambda x: x[:p], lines)
-        value = jnp.concatenate([kind.value(lines.field[np.asarray(kind.units)]) for kind in self.kinds])
-        I2 = jnp.einsum("rux,rx->ru", lines.T[..., 0], lines.weights * value)
-        values = {"chi": (I2 @ c)[:p], "v": jax.vmap(self._with_fields)(jnp.arange(p), students)}
+        students = self.all.lines(np.arange(p))
         # The products of student and target are made along the student's fields.
-        values["excess_risk"] = 0.5 * (c[:p] @ I2[:p, :p] @ c[:p] + c[p:] @ I2[p:, p:] @ c[p:])
-        values["excess_risk"] += c[:p] @ I2[:p, p:] @ c[p:]
+        I2 = self.all.pairs(students)
+        values = {"chi": I2 @ c, "v": jax.vmap(self._with_fields)(jnp.arange(p), students)}
+        of_target = None
+        if "excess_risk" in self.wanted:
+            of_target = self.target.lines(np.arange(len(c) - p))
+            squares = c[:p] @ I2[:, :p] @ c[:p] + c[p:] @ self.target.pairs(of_target) @ c[p:]
+            values["excess_risk"] = 0.5 * squares + c[:p] @ I2[:, p:] @ c[p:]
         if "phi_hd" in self.wanted:
-            phi = jnp.diag(jax.vmap(self._squared_slope)(students))
-            if p > 1:
-                rows, columns = np.triu_indices(p, 1)
-                pairs = jax.lax.map(
-                    lambda pair: self._two_slopes(*pair),
-                    (jnp.asarray(rows), jnp.asarray(columns), jax.tree.map(lambda x: x[rows], students)),
-                )
-                phi = phi.at[rows, columns].set(pairs).at[columns, rows].set(pairs)
-            values["phi_hd"] = phi
-        missed = ridge_doubts(self.problem, self.overlaps, self._doubted(lines), self.wanted, self.edge)
-        bound = self.engine.bound
-        return {name: values[name] + jnp.where(bound > 0.0, missed[name], 0.0) for name in self.wanted}
+            values["phi_hd"] = self._of_slopes(students)
+        values = {name: values[name] for name in self.wanted}
+        nothing = jax.tree.map(jnp.zeros_like, values)
+        missed = jax.lax.cond(self.bound > 0.0, lambda: self._missed(students, of_target), lambda: nothing)
+        return {name: values[name] + missed[name] for name in self.wanted}
 
-    def _doubted(self, lines: _Line) -> list[tuple[Kind, Array, Array, Array, Array]]:
-        """Return each kind with the lengths of its fields, their weights, and the rules along them."""
-        lengths, size = safe_root(jnp.diagonal(self.fields.covariance)), jnp.abs(self.fields.weights)
-        groups = [(self.kinds[0], np.arange(self.p))]
-        groups += [(kind, np.array([u for u in kind.units if u >= self.p], int)) for kind in self.kinds]
-        return [
-            (kind, lengths[units], size[units], lines.field[units].T, lines.weights[units].T)
-            for kind, units in groups
-            if len(units)
+    def _missed(self, students: _Line, of_target: _Line | None) -> dict[str, Array]:
+        """Return a bound on what all rules may miss; there are none along the target's fields without the risk."""
+        rows = [(self.kinds[0], np.arange(self.p), self.all, students, 0)]
+        rows += [(kind, np.asarray(kind.units), self.target, of_target, self.p) for kind in self.target.kinds]
+        doubted = []
+        for kind, units, averages, lines, first in rows:
+            lengths = safe_root(jnp.diagonal(averages.covariance))[units]
+            sizes = jnp.abs(self.fields.weights[first:])[units]
+            rule = () if lines is None else (lines.field[units].T, lines.weights[units].T)
+            doubted.append((kind, averages.edge, lengths, sizes, *rule))
+        lost = [
+            self._lost(kind, np.array([u for u in kind.units if u >= self.p], int), students) for kind in self.kinds
         ]
+        return ridge_doubts(self.problem, self.overlaps, doubted, self.wanted, self.all.edge, jnp.max(jnp.stack(lost)))
+
+    def _lost(self, kind: Kind, units: np.ndarray, students: _Line) -> Array:
+        """Return how much of the target's waves is between the nodes along the student's fields."""
+        if not len(units):
+            return jnp.zeros(())
+        slopes = students.given.means[:, units]
+        rest = jax.vmap(lambda given: given.deviations)(students.given)[:, units]
+        damping = jnp.exp(-0.5 * (kind.features.wave * rest) ** 2)
+        return lost_waves(kind.breaks, students.x.T, students.weights.T, slopes, damping)
 
     def _with_fields(self, j: Array, line: _Line) -> Float[Array, " n"]:
         """Return the averages of a slope with each field of the problem and the displacement."""
         fields, given = self.fields, line.given
         slope = line.weights * self.kinds[0].slope(line.field)
-        along, across = line.T[:, :, 0] @ (slope * line.x), line.T[:, :, 1] @ slope
+        along, across = line.T[:, 0] @ (slope * line.x), line.T[:, 1] @ slope
         # Each field of the problem as a combination of x, the rest y of a unit's field, and an independent part.
         rate = ratio(fields.with_problem[j], safe_root(fields.covariance[j, j]))
         shared = fields.with_problem - given.means[:, None] * rate[None, :]
         lean = ratio(shared, given.deviations[:, None])
         return (fields.weights @ along) * rate + (fields.weights * across) @ lean
 
+    def _of_slopes(self, students: _Line) -> Float[Array, "p p"]:
+        """Return the averages of two slopes and the squared displacement."""
+        phi = jnp.diag(jax.vmap(self._squared_slope)(students))
+        if self.p == 1:
+            return phi
+        rows, columns = np.triu_indices(self.p, 1)
+        lines = jax.tree.map(lambda x: x[rows], students._replace(T=()))
+        pairs = jax.lax.map(lambda pair: self._two_slopes(*pair), (jnp.asarray(rows), jnp.asarray(columns), lines))
+        return phi.at[rows, columns].set(pairs).at[columns, rows].set(pairs)
+
     def _squared_slope(self, line: _Line) -> Float[Array, ""]:
-        square = self._second_moment(line.T, line.given) + self.problem.noise
+        square = self._second_moment(self.kinds, self.fields.weights, line.T, line.given, 0.0) + self.problem.noise
         return (line.weights * self.kinds[0].slope(line.field) ** 2) @ square
 
     def _two_slopes(self, j: Array, l: Array, line: _Line) -> Float[Array, ""]:
-        kind, first, x, w = self.kinds[0], line.given, line.x, line.weights
-        width = first.deviations[l]
-        betas = ratio(first.covariance[l], width)
+        kind, first, x, w, c = self.kinds[0], line.given, line.x, line.weights, self.fields.weights
+        betas = ratio(first.covariance[l], first.deviations[l])
         rest = first.covariance - betas[:, None] * betas[None, :]
         second = Given(betas, _without(_without(rest, j), l))
         means = first.means[:, None] * x[None, :]
-        y, v = jax.vmap(lambda mean: self._rule(second, mean))(means.T)
+        kernels = self.all.kernels.given(j, len(places_of(kind)))
+        y, v = jax.vmap(lambda mean: self.all.rule(second, mean, kernels))(means.T)
         mean = (means[:, :, None] + betas[:, None, None] * y[None, :, :]).reshape(len(betas), -1)
-        weights = (w[:, None] * v).ravel()
-        spread = safe_root(first.means**2 + betas**2)
-        T = self._tabulated(mean, spread, second.deviations)
         slopes = kind.slope(mean[j]) * kind.slope(mean[l])
-        return (weights * slopes) @ (self._second_moment(T, second) + self.problem.noise)
+        fixed = c[j] * kind.value(mean[j]) + c[l] * kind.value(mean[l])
+        # The units j and l are determined; the others keep their order.
+        others = jnp.arange(len(betas) - 2)
+        others = others + jnp.where(others >= j, 1, 0)
+        others = others + jnp.where(others >= l, 1, 0)
+        kinds = (kind._replace(units=kind.units[:-2]), *(moved(kind, -2) for kind in self.kinds[1:]))
+        kinds = tuple(kind for kind in kinds if kind.units)
+        left = Given(betas[others], second.covariance[others][:, others])
+        spread = safe_root(first.means**2 + betas**2)[others]
+        T = self.all.tabulated(kinds, mean[others], spread, left.deviations)
+        square = self._second_moment(kinds, c[others], T, left, fixed) + self.problem.noise
+        return ((w[:, None] * v).ravel() * slopes) @ square
 
-    def _tabulated(self, mean: Array, spread: Array, deviations: Array) -> Float[Array, "u x columns"]:
-        blocks = []
-        for kind in self.kinds:
-            units = np.asarray(kind.units)
-            tables = Tables(kind, self.edge, self.engine.rules, self.terms)
-            blocks.append(jax.vmap(tables.at)(mean[units], spread[units], deviations[units]))
-        return jnp.concatenate(blocks)
+    def _second_moment(
+        self, kinds: tuple[Kind, ...], c: Array, T: Float[Array, "u rows x"], given: Given, fixed: Array | float
+    ) -> Float[Array, " x"]:
+        """Return the average of the squared displacement given the fields that the rule runs along.
 
-    def _second_moment(self, T: Float[Array, "u x columns"], given: Given) -> Float[Array, " x"]:
-        """Return the average of the squared displacement given the fields that the rule runs along."""
-        c, terms = self.fields.weights, self.terms
-        series, square = c[:, None, None] * T[:, :, :terms], c[:, None] ** 2 * T[:, :, terms]
+        ``fixed`` is the part of the displacement that they determine.
+        """
+        terms = self.all.terms
+        # The series of a polynomial ends.
+        known = np.concatenate([[min(kind.most_terms or terms, terms)] * len(kind.units) for kind in kinds]).astype(int)
+        series, square = c[:, None, None] * T[:, :terms], c[:, None] ** 2 * T[:, terms]
         sizes = given.deviations[:, None] * given.deviations[None, :]
         rho = jnp.clip(ratio(given.covariance, sizes), -1.0, 1.0) * (1.0 - jnp.eye(len(c)))
-        powers = jnp.cumprod(jnp.broadcast_to(rho, (terms - 1, *rho.shape)), axis=0)
-        mean = jnp.sum(series[:, :, 0], axis=0)
-        orders = jnp.moveaxis(series[:, :, 1:], 2, 0)  # (q, u, x)
-        crossed = jnp.sum(orders * jnp.matmul(powers, orders), axis=(0, 1))
-        total = mean**2 + jnp.sum(square - series[:, :, 0] ** 2, axis=0) + crossed
-        left_out = jnp.maximum(square - jnp.sum(series**2, axis=2), 0.0) + 1e-15 * jnp.abs(square)
-        size = safe_root(left_out)
-        rest = jnp.sum(size * (jnp.abs(powers[-1] * rho) @ size), axis=0)
-        return total + self.engine.bound * rest
+        powers = jnp.cumprod(jnp.broadcast_to(rho, (terms, *rho.shape)), axis=0)
+        total = (fixed + jnp.sum(series[:, 0], axis=0)) ** 2 + jnp.sum(square - series[:, 0] ** 2, axis=0)
+        for u, v in zip(*np.triu_indices(len(c), 1), strict=True):
+            number = min(known[u], known[v])
+            factors = 2.0 * powers[: number - 1, u, v]
+            total = total + jnp.sum(factors[:, None] * series[u, 1:number] * series[v, 1:number], axis=0)
+        endless = np.flatnonzero(known == terms)
+        left_out = jnp.maximum(square - jnp.sum(series**2, axis=1), 0.0) + 1e-15 * jnp.abs(square)
+        size = safe_root(left_out)[endless]
+        rest = jnp.sum(size * (jnp.abs(powers[-1])[endless][:, endless] @ size), axis=0)
+        return total + self.bound * rest
 
 
 def _without(covariance: Array, unit: Array) -> Array:
     """Return a covariance in which one field is determined."""
     is_other = jnp.arange(len(covariance)) != unit
     return jnp.where(is_other[:, None] & is_other[None, :], covariance, 0.0)
-
-
-def _kernels(kinds: tuple[Kind, ...]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the unit, centre and width of each kernel of all units, and the density for the waves of each unit."""
-    rows, waves = [], []
-    for kind in kinds:
-        features = kind.features
-        places = [*zip(features.centres, features.widths, strict=True), *((kink, 0.0) for kink in features.kinks)]
-        rows += [(u, *place) for u in kind.units for place in places]
-        waves += [features.wave] * len(kind.units)
-    table = np.array(rows).reshape(-1, 3)
-    return table[:, 0].astype(int), table[:, 1], table[:, 2], np.array(waves)

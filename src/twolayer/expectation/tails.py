@@ -79,6 +79,15 @@ class _Sizes(NamedTuple):
     weights: Float[Array, " p"]
 
 
+def _log_target(problem: Problem, P: Float[Array, "k k"]) -> Float[Array, " distances"]:
+    """Return the logarithm of the largest modulus of the target up to each distance, along several lines."""
+    directions = [*np.eye(problem.k), np.ones(problem.k) / np.sqrt(problem.k)][: problem.k + (problem.k > 1)]
+    both = np.stack([*directions, *(-direction for direction in directions)])
+    rows = jnp.asarray(both) @ jnp.linalg.cholesky(P).T
+    values = problem.target(jnp.asarray(DISTANCES)[:, None, None] * rows[None, :, :])
+    return _log_largest(jnp.max(jnp.abs(values), axis=1))
+
+
 def _log_sizes(problem: Problem, overlaps: Overlaps) -> _Sizes:
     """No field is larger at the distance t than its length times t."""
     activation = problem.student.activation
@@ -87,12 +96,7 @@ def _log_sizes(problem: Problem, overlaps: Overlaps) -> _Sizes:
     fields = t[:, None] * lengths[None, : problem.p]
     both = jnp.stack([fields, -fields])
     value, slope = (_log_largest(jnp.max(jnp.abs(x), axis=0)) for x in (activation(both), activation.derivative(both)))
-    directions = [*np.eye(problem.k), np.ones(problem.k) / np.sqrt(problem.k)][: problem.k + (problem.k > 1)]
-    rows = (
-        jnp.asarray(np.stack([*directions, *(-direction for direction in directions)]))
-        @ jnp.linalg.cholesky(overlaps.P).T
-    )
-    target = _log_largest(jnp.max(jnp.abs(problem.target(t[:, None, None] * rows[None, :, :])), axis=1))
+    target = _log_target(problem, overlaps.P)
     return _Sizes(lengths, value, slope, target, jnp.log(jnp.abs(overlaps.a) * problem.student.scale + 1e-300))
 
 
@@ -122,19 +126,32 @@ def _log_envelopes(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]
     return {name: envelopes[name] for name in wanted}
 
 
+def _log_radii(fields: int) -> np.ndarray:
+    """Return the logarithm of the probability of each distance from the origin."""
+    constant = (0.5 * fields - 1.0) * np.log(2.0) + float(gammaln(0.5 * fields)) - np.log(DISTANCES[1])
+    return (fields - 1) * np.log(DISTANCES + 1e-300) - 0.5 * DISTANCES**2 - constant
+
+
 def _log_shares(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
     """Return the logarithm of a bound on the contribution of each distance to each moment."""
-    fields = problem.p + problem.k
-    constant = (0.5 * fields - 1.0) * np.log(2.0) + float(gammaln(0.5 * fields)) - np.log(DISTANCES[1])
-    radius = (fields - 1) * np.log(DISTANCES + 1e-300) - 0.5 * DISTANCES**2 - constant
+    radius = _log_radii(problem.p + problem.k)
     envelopes = _log_envelopes(problem, jax.lax.stop_gradient(overlaps), wanted)
     return {name: x + jnp.asarray(radius).reshape(-1, *[1] * (x.ndim - 1)) for name, x in envelopes.items()}
 
 
 def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Float[Array, ""]:
     """Return how far a rule must reach for the wanted moments at the overlaps, in deviations."""
+    return _reach_for(*_log_shares(problem, overlaps, wanted).values())
+
+
+def reach_of_target(problem: Problem, P: Float[Array, "k k"]) -> Float[Array, ""]:
+    """Return how far a rule must reach for the average square of the target, in deviations."""
+    return _reach_for(2.0 * _log_target(problem, jax.lax.stop_gradient(P)) + jnp.asarray(_log_radii(problem.k)))
+
+
+def _reach_for(*log_shares: Float[Array, "distances ..."]) -> Float[Array, ""]:
     needed = jnp.asarray(LEAST)
-    for shares in _log_shares(problem, overlaps, wanted).values():
+    for shares in log_shares:
         flat = shares.reshape(len(DISTANCES), -1)
         relative = flat - jnp.max(flat, axis=0)[None, :]
         counts = jnp.any(relative > np.log(NEGLIGIBLE), axis=1)

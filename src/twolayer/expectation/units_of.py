@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
+from twolayer.expectation.closed.averaged import closed_averages
 from twolayer.expectation.conditional import Kind
 from twolayer.expectation.features import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
 from twolayer.expectation.moments import student_weights
@@ -59,6 +60,45 @@ def fields_of(problem: Problem, overlaps: Overlaps) -> Fields:
     return Fields(with_problem @ to_units.T, with_problem, c)
 
 
+class Kernels(NamedTuple):
+    """The kernels of all units; kinks are kernels without a width of their own, at which rules may break."""
+
+    owner: Any
+    centres: Any
+    widths: Any
+    breaks: np.ndarray
+
+    @classmethod
+    def of(cls, kinds: tuple[Kind, ...]) -> "Kernels":
+        rows = [(u, *place) for kind in kinds for u in kind.units for place in places_of(kind)]
+        owner, centres, widths = np.array(rows).reshape(-1, 3).T
+        return cls(owner.astype(int), centres, widths, np.flatnonzero(widths == 0.0))
+
+    def along_one(self) -> "Kernels":
+        """Return them for the field of one unit, along which all kinks at zero are at one place."""
+        is_zero = self.centres[self.breaks] == 0.0
+        return self._replace(breaks=np.append(self.breaks[~is_zero], self.breaks[is_zero][:1]))
+
+    def given(self, unit: Array, number: int) -> "Kernels":
+        """Return them without those of a unit of the student, which has this number of them, as all others have."""
+        rest = jnp.arange(len(self.owner) - number)
+        kept = rest + jnp.where(rest >= number * unit, number, 0)
+        breaks = np.flatnonzero(self.widths[number:] == 0.0)
+        owner, centres, widths = (jnp.asarray(part)[kept] for part in self[:3])
+        return Kernels(owner, centres, widths, breaks)
+
+
+def moved(kind: Kind, steps: int) -> Kind:
+    """Return a kind whose units have other numbers, without those that would be negative."""
+    return kind._replace(units=tuple(u + steps for u in kind.units if u + steps >= 0))
+
+
+def places_of(kind: Kind) -> list[tuple[float, float]]:
+    """Return centre and width of the kernels of a unit."""
+    features = kind.features
+    return [*zip(features.centres, features.widths, strict=True), *((kink, 0.0) for kink in features.kinks)]
+
+
 def _ordered(problem: Problem) -> list[tuple[Any, list[Ridge]]] | None:
     """Return the target's functions, each with its terms; the first one is the student's, which may have none."""
     ridges = ridges_of(problem.target)
@@ -84,16 +124,17 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _kind(function: AbstractActivation | Along, units: tuple[int, ...]) -> Kind:
+    closed = closed_averages(function)
     if isinstance(function, AbstractActivation):
         breaks, coefficients = activation_breaks(function), function.coefficients
-        degree = None if coefficients is None else len(coefficients) - 1
-        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), degree)
+        number = None if coefficients is None else len(coefficients)
+        return Kind(function, function.derivative, units, breaks, not _jumps(function, breaks), closed, number)
 
     def slope(x: jax.Array) -> jax.Array:
         return jax.jvp(function, (x,), (jnp.ones_like(x),))[1]
 
-    breaks = WHOLE if function.degree is not None else line_breaks(function)
-    return Kind(function, slope, units, breaks, function.is_continuous, function.degree)
+    breaks, number = (line_breaks(function), None) if function.degree is None else (WHOLE, function.degree + 1)
+    return Kind(function, slope, units, breaks, function.is_continuous, closed, number)
 
 
 def _jumps(function: AbstractActivation, breaks: Breaks) -> bool:

@@ -103,7 +103,7 @@ class _Group:
 
     def portion(self, slots: int, share: int) -> list[Job]:
         """The next cells: about a second of work, and no more than leaves some for every slot at the end."""
-        even = -(-len(self.jobs) // (2 * slots))
+        even = -(-len(self.jobs) // (2 * slots)) if slots > 1 else len(self.jobs)
         size = max(1, min(self.size, even, MOST, share))
         return [self.jobs.popleft() for _ in range(min(size, len(self.jobs)))]
 

@@ -12,8 +12,9 @@ from jaxtyping import Array, Float, PyTree
 from twolayer.compiler.blocks import alike, as_key, leaf_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
-from twolayer.expectation import MOMENTS, Auto, Chosen
+from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
 from twolayer.expectation.again import again_refusal, choose_again
+from twolayer.expectation.moments import FORCES
 from twolayer.fitting import FitsPopulation
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
@@ -42,7 +43,7 @@ class OverlapFlow(AbstractFlow):
 
     def velocity(self, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         overlaps = self._overlaps(state)
-        moments = self.engine.moments(self.problem, overlaps)
+        moments = self.engine.moments(self.problem, overlaps, FORCES)
         change = drift(self.problem, self.training, overlaps, moments, self.variance)
         is_usual = isinstance(self.pace, float) and self.pace == 1.0
         dQ, dM, da = change if is_usual else jax.tree.map(lambda x: self.pace * x, change)
@@ -60,7 +61,11 @@ class OverlapFlow(AbstractFlow):
         return jnp.max(jnp.abs(cosines))
 
     def saved(self, state: tuple[Array, Array, Array], kept: PyTree) -> Saved:
-        return Saved(*state, self.risk(state), {})
+        return Saved(*state, jnp.zeros(()), {})
+
+    def completed(self, saved: Saved) -> Saved:
+        # The program for the risk is that of simulations too, and compiled once for all of them.
+        return saved._replace(excess_risk=risks_of(self.engine, self.problem, self.P, saved.Q, saved.M, saved.a))
 
     def is_together(self, starts: int) -> bool:
         return True

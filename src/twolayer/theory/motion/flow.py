@@ -77,6 +77,10 @@ class AbstractFlow(eqx.Module):
     def saved(self, state: PyTree, kept: PyTree) -> Saved:
         """The part of the state that is saved."""
 
+    def completed(self, saved: Saved) -> Saved:
+        """The saved values of all starts with what is computed from them afterwards, by a program of its own."""
+        return saved
+
     @abc.abstractmethod
     def is_together(self, starts: int) -> bool:
         """Whether this number of starts is solved at once, in common steps, or one after the other."""
@@ -268,9 +272,10 @@ def follow(
 
     def paths(flow: AbstractFlow, factor: float, begin: Any, landing: Any = None) -> Any:
         limit = np.asarray(plan.limit)
-        result = trajectories(flow, begin, kept, plan.times, accuracy.looser(factor), limit, landing)
+        saved, *ends = trajectories(flow, begin, kept, plan.times, accuracy.looser(factor), limit, landing)
+        saved = flow.completed(saved)
         finished_one()
-        return jax.device_get(result)
+        return jax.device_get((saved, *ends))
 
     results = [paths(flow, 1.0, starts) for flow in variants]
     loose = [paths(variants[flows.judged], LOOSER, nudged(starts, sign), flows.landing)[0] for sign in (1.0, -1.0)]

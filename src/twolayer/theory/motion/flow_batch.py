@@ -52,7 +52,10 @@ class Template(NamedTuple):
 def _trajectory(common: tuple[Template, Accuracy], row: tuple[Any, ...]) -> Any:
     template, accuracy = common
     numbers, start, times, limit = row
-    return saved_along(template.with_numbers(numbers), start, (), times, accuracy, limit)
+    flow = template.with_numbers(numbers)
+    saved, *ends = saved_along(flow, start, (), times, accuracy, limit)
+    risk = jax.lax.map(flow.risk, (saved.Q, saved.M, saved.a))  # in the same program, since the numbers differ
+    return saved._replace(excess_risk=risk), *ends
 
 
 def _passage(common: tuple[Template, Accuracy, Any], row: tuple[Any, ...]) -> Array:
