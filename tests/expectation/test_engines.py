@@ -1,12 +1,25 @@
 """Engines that approximate: the error they report, how it shrinks, and which of them is chosen."""
 
+import logging
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation import ENGINES, MOMENTS, Auto, Cloud, Quadrature, choose, estimate, increment_covariance
+from twolayer.core.precision import double
+from twolayer.expectation import (
+    ENGINES,
+    MOMENTS,
+    Auto,
+    Cloud,
+    Quadrature,
+    choose,
+    estimate,
+    increment_covariance,
+    risk_along,
+)
 from twolayer.expectation.qmc import MonteCarlo, scrambled_normals
 from twolayer.expectation.rules import legendre_rule
 from twolayer.expectation.slices import pair
@@ -325,3 +338,21 @@ def test_series_of_wide_students_end_at_the_degree_of_a_polynomial():
         gap = np.abs(np.asarray(series.value[name]) - np.asarray(slices.value[name]))
         assert np.all(gap <= np.asarray(series.error[name]) + np.asarray(slices.error[name]))
         assert np.all(np.asarray(series.error[name]) < 1e-6)
+
+
+def test_the_risk_is_one_program_for_all_descriptions(caplog):
+    """It depends on neither the dimension nor the noise nor what else is computed, with room for more save points."""
+    rng = np.random.default_rng(0)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING), double():
+        for d, times, wanted in ((50, 9, MOMENTS), (60, 10, ("excess_risk",))):
+            problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "relu"), tl.Gaussian(d), noise=0.001 * d)
+            W = rng.standard_normal((3, times, 2, 4))
+            Q, M = W @ np.swapaxes(W, 2, 3), W[..., :1]
+            chosen = Auto().choose(problem, wanted)
+            risk, error = risk_along(chosen, problem, Q, M, jnp.eye(1), np.ones((3, times, 2)))
+            one = Overlaps(*(jnp.asarray(x) for x in (Q[2, 3], M[2, 3], np.eye(1), np.ones(2))))
+            expected = estimate(chosen, problem, one, ("excess_risk",))
+            assert risk.shape == error.shape == (3, times)
+            np.testing.assert_allclose(risk[2, 3], expected.value["excess_risk"], rtol=1e-12)
+            np.testing.assert_allclose(error[2, 3], expected.error["excess_risk"], rtol=1e-3, atol=1e-14)
+    assert sum("Compiling jit(_risks_of)" in record.getMessage() for record in caplog.records) == 1

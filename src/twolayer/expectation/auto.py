@@ -294,7 +294,7 @@ def risks_of(
     number = a.shape[0] * a.shape[1]
     size = min(BATCH, _power_of_two(number))
     batches = -(-number // size)
-    # Room for a power of two of batches, so that one program serves any number of save points.
+    # Room for a power of two of batches, so that one program serves similar numbers of save points.
     rows = [jnp.asarray(x).reshape(number, *x.shape[2:]) for x in (Q, M, a)]
     empty = _power_of_two(batches) * size - number
     padded = [jnp.concatenate([x, jnp.broadcast_to(x[:1], (empty, *x.shape[1:]))]) for x in rows]
