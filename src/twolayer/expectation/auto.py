@@ -286,7 +286,7 @@ def _risk_of_row(common: tuple[Chosen, Problem, Array], row: tuple[Array, Array,
 
 def risks_of(
     variant: Chosen, problem: Problem, P: Array, Q: Array | np.ndarray, M: Array | np.ndarray, a: Array | np.ndarray
-) -> Float[Array, "rows times"]:
+) -> Float[np.ndarray, "rows times"]:
     """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
     # Without all that the risk does not depend on, so that every description has the same program.
     alone = variant.only("excess_risk")
@@ -295,15 +295,11 @@ def risks_of(
     size = min(BATCH, _power_of_two(number))
     batches = -(-number // size)
     # Room for a power of two of batches, so that one program serves similar numbers of save points.
-    rows = [jnp.asarray(x).reshape(number, *x.shape[2:]) for x in (Q, M, a)]
-    empty = _power_of_two(batches) * size - number
-    padded = [jnp.concatenate([x, jnp.broadcast_to(x[:1], (empty, *x.shape[1:]))]) for x in rows]
-    batched = tuple(x.reshape(-1, size, *x.shape[1:]) for x in padded)
-    return (
-        _risks_of(alone, as_data(small), jnp.asarray(P), batched, np.asarray(batches))
-        .ravel()[:number]
-        .reshape(a.shape[:2])
-    )
+    rows = [np.asarray(x).reshape(number, *x.shape[2:]) for x in (Q, M, a)]
+    members = np.minimum(np.arange(_power_of_two(batches) * size), number - 1)
+    batched = tuple(x[members].reshape(-1, size, *x.shape[1:]) for x in rows)
+    risks = _risks_of(alone, as_data(small), np.asarray(P), batched, np.asarray(batches))
+    return np.asarray(risks).ravel()[:number].reshape(a.shape[:2])
 
 
 def _power_of_two(number: int) -> int:
@@ -313,7 +309,7 @@ def _power_of_two(number: int) -> int:
 
 @eqx.filter_jit
 def _risks_of(
-    variant: Chosen, problem: Problem, P: Array, rows: tuple[Array, ...], batches: Any
+    variant: Chosen, problem: Problem, P: Array | np.ndarray, rows: tuple[Array | np.ndarray, ...], batches: Any
 ) -> Float[Array, "room size"]:
     """Return the risks of the first batches of rows, one batch after the other."""
 
