@@ -122,7 +122,7 @@ def test_fits_along_a_trajectory_are_those_of_schedules():
 
 @pytest.mark.slow
 def test_a_fit_uses_the_program_of_the_phase_before(caplog):
-    """The risk of both phases is one program, which takes seconds to compile."""
+    """The risk of both phases has the same programs, one for each kind of variants; they take seconds to compile."""
     system = tl.Problem(tl.MultiIndex("z1 + z1*z2", k=2), tl.Student(4, "gelu", "gaussian"), tl.Gaussian(50))
     first = tl.SGD(2.0, batch_size=50)
     switch = float(first.clock(system).time(2))

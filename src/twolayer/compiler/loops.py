@@ -14,6 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from twolayer.compiler.native import Kernel, compiled, source
@@ -280,7 +281,8 @@ Tree = TypeVar("Tree", bound=tuple[Any, ...])
 
 def as_rows(tree: tuple[Any, ...]) -> list[Any]:
     """Return the entries of a tuple of arrays, each entry as one array over replicas."""
-    if jax.default_backend() == "cpu":  # to split an array of JAX is a program for each of its shapes
+    is_traced = any(isinstance(part, Tracer) for part in tree)
+    if jax.default_backend() == "cpu" and not is_traced:  # to split an array of JAX is a program for each of its shapes
         tree = tuple(map(np.asarray, tree))
     return [row for part in tree for row in part.reshape(len(part), -1).T]
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
+# The kind of a tree that `compare` returned; that of a sweep has a kind of its own.
+COMPARISON = "comparison"
+
+
 def summary(result: "xr.Dataset | xr.DataTree | Labelled") -> Text:
     """The short table of a result: numbers, errors and, where predictions are compared with runs, the verdict.
 
@@ -30,7 +34,7 @@ def summary(result: "xr.Dataset | xr.DataTree | Labelled") -> Text:
     import xarray as xr
 
     result = as_dataset(result)
-    if isinstance(result, xr.DataTree) and result.children and "kind" not in result.attrs:
+    if isinstance(result, xr.DataTree) and result.children and result.attrs.get("kind", COMPARISON) == COMPARISON:
         return _of_comparison(result)
     if isinstance(result, xr.DataTree):
         result = result.to_dataset()
