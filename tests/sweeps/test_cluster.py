@@ -128,22 +128,17 @@ def running_scheduler(folder):
     """A scheduler and a worker in processes of their own, as on a cluster."""
     file = folder / "scheduler.json"
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "start_new_session": True}
-    module = [sys.executable, "-m"]
-    started = [
-        subprocess.Popen(
-            [*module, "distributed.cli.dask_scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)],
-            **options,
-        )
-    ]
+    module, here = [sys.executable, "-m"], ["--host", "127.0.0.1", "--no-dashboard"]
+    scheduler = [*module, "distributed.cli.dask_scheduler", *here, "--port", "0", "--scheduler-file", str(file)]
+    started = [subprocess.Popen(scheduler, **options)]
     try:
         deadline = time.monotonic() + 60.0
         while not file.exists() or not file.read_text().strip().endswith("}"):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         address = json.loads(file.read_text())["address"]
-        started.append(
-            subprocess.Popen([*module, "distributed.cli.dask_worker", address, "--nthreads", "1"], **options)
-        )
+        worker = [*module, "distributed.cli.dask_worker", address, *here, "--nthreads", "1"]
+        started.append(subprocess.Popen(worker, **options))
         yield address, started[0]
     finally:
         for process in started:

@@ -51,7 +51,7 @@ def sweep(
 ) -> Answer:
     """Ask the question of a specification at every point of a grid; run again, it goes on where it stopped.
 
-    Example: twolayer sweep examples/erf_committee.toml --over training.learning_rate=log:0.1:4:9 --out results/rates
+    Example: twolayer sweep examples/phase_retrieval_p1.toml --over training.learning_rate=log:0.02:0.12:6 --out rates
     """
     from twolayer.experiment import read_sweep
 

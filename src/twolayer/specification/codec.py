@@ -170,7 +170,7 @@ def field_at(value: object, path: str) -> object:
     return value
 
 
-def replaced(value: T, path: str, new: object, above: str = "") -> T:
+def replaced_at(value: T, path: str, new: object, above: str = "") -> T:
     """Return a module with another value of the field at a path such as ``student.p``.
 
     Plain data is read as in a file. All modules on the path are built again, so that they validate the new value; error
@@ -180,7 +180,7 @@ def replaced(value: T, path: str, new: object, above: str = "") -> T:
     here = f"{above}.{name}" if above else name
     old: Any = _member(value, name, above)
     if rest:
-        inner = replaced(old, rest, new, here)
+        inner = replaced_at(old, rest, new, here)
     elif isinstance(value, tuple):
         inner = decode(new, eqx.Module, here) if isinstance(new, str | dict) else new
     else:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ADDRESS = "DASK_SCHEDULER_ADDRESS"
 # Seconds until a scheduler must answer, until workers must be there, and between two looks for an interruption.
-TIMEOUT, START, PAUSE = 10.0, 60.0, 0.2
+TIMEOUT, START, PAUSE = 10.0, 120.0, 0.2
 # Deaths of workers after which what they computed counts as the cause.
 DEATHS = 3
 KILLED = (
@@ -56,6 +56,7 @@ class OnCluster(AbstractExecutor):
         self.slots = max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
         self.ahead = 2 * self.slots
         self._jobs: dict[Future, Sequence[Job]] = {}
+        self.words = f", dashboard {client.dashboard_link}" if _dashboard() is not None else ""
 
     def submit(self, jobs: Sequence[Job], is_together: bool) -> None:
         self._jobs[self.client.submit(compute, list(jobs), is_together, pure=False)] = jobs

@@ -16,7 +16,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
-from twolayer.specification.codec import field_at, replaced, to_json
+from twolayer.specification.codec import field_at, replaced_at, to_json
 from twolayer.sweeps.axes import Axis, places
 from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs import compare, evolve
@@ -66,7 +66,7 @@ class Query:
         if isinstance(self.run, dict) and table == "run":
             _check_argument(self.verb, rest)
             return dataclasses.replace(self, run=self.run | {rest: value})
-        return dataclasses.replace(self, **{table: replaced(getattr(self, table), rest, value, table)})
+        return dataclasses.replace(self, **{table: replaced_at(getattr(self, table), rest, value, table)})
 
     def answer(self) -> "dict[str, xr.Dataset]":
         """The result of the verb: one dataset, or one for each description of a comparison; attributes of the whole."""

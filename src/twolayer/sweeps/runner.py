@@ -38,6 +38,7 @@ class AbstractExecutor(abc.ABC):
 
     slots: int  # portions that are computed at once
     ahead: int  # portions that are handed out at once
+    words: str = ""  # where the work can be watched, after a comma
 
     @abc.abstractmethod
     def submit(self, jobs: Sequence[Job], is_together: bool) -> None:
@@ -83,12 +84,14 @@ class Counts:
 
     def __init__(self, jobs: int, stored: int):
         self.jobs, self.stored, self.computed, self.failed, self.running = jobs, stored, 0, 0, 0
+        self.where = ""
 
     @property
     def words(self) -> str:
         """The counts in words."""
         before = f", {self.stored} from before" if self.stored else ""
-        return f"{self.computed} of {self.jobs} cells{before}, {self.running} portions at work, {self.failed} failed"
+        counted = f"{self.computed} of {self.jobs} cells{before}"
+        return f"{counted}, {self.running} portions at work, {self.failed} failed{self.where}"
 
 
 class _Group:
@@ -159,7 +162,7 @@ def run_jobs(
                 kinds[answer.keys[0]].measured(answer)
                 counts.computed += len(answer.keys)
                 counts.failed += sum(status != CellStatus.DONE for status in answer.statuses)
-            counts.running = running
+            counts.running, counts.where = running, executor.words
             tell(counts)
     except BaseException:
         executor.cancel()
