@@ -251,6 +251,32 @@ def test_fields_that_change_together_share_a_dimension(counted):
     assert counted == [(0.1, 5), (0.2, 6)]
 
 
+def test_a_folder_that_cannot_be_written_is_told(counted, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(tl.InvalidInput, match="cannot be written"):
+        swept({"run.seed": [0, 1]}, out=tmp_path / "file" / "s")
+    assert not counted
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    swept({"run.seed": [0, 1]}, out=tmp_path / "s")
+    monkeypatch.setattr(Store, "write_manifest", lambda *_: None)
+    monkeypatch.setattr("twolayer.sweeps.store.write_whole", full)
+    with pytest.raises(tl.ComputationFailed, match="No space left"):
+        swept({"run.seed": [0, 1, 2]}, out=tmp_path / "s")
+    assert counts(tl.load(tmp_path / "s"))["done"] == 2
+
+
+def test_axes_keep_their_names_beside_variables_of_the_result(counted, monkeypatch):
+    problem = {"problem.start.M": [[[0.1]], [[0.2]]]}
+    assert swept(problem).x.dims == ("start_M",)
+    dataset = xr.Dataset({"noise": ("noise", [1.0, 2.0])}, attrs={"kind": "test"})
+    monkeypatch.setitem(queries.VERBS, "evolve", lambda query: {"": dataset})
+    result = swept({"problem.noise": [0.1, 0.2, 0.3]})
+    assert result.noise.values.tolist() == [0.1, 0.2, 0.3] and result.result_noise.values.tolist() == [1.0, 2.0]
+
+
 # ------------------------------------------------------------------------------------------------ packs
 
 

@@ -9,10 +9,13 @@ import equinox as eqx
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.data.schema import TRAJECTORY
 from twolayer.specification.display import as_text
 
 # More cells than these are a mistake: at a millisecond each they would take a quarter of an hour to be named.
 MAX_CELLS = 10**6
+# Names of a trajectory that no axis takes.
+RESERVED = {*TRAJECTORY.variables, *TRAJECTORY.optional, *TRAJECTORY.coordinates, "replica", "point", "particle"}
 FORM = '"lin:LOW:HIGH:N" or "log:LOW:HIGH:N"'
 
 
@@ -145,12 +148,17 @@ def _range(path: str, text: str) -> list[float]:
 
 
 def _names(paths: list[str]) -> dict[str, str]:
-    """Each path by its last part, or by as many of its parts as are needed to tell it from the others."""
+    """Each path by its last part, or by as many as tell it from the others and from the variables of trajectories."""
     names: dict[str, str] = {}
     for path in paths:
         parts = path.split(".")
         others = [other.split(".") for other in paths if other != path]
-        size = next(n for n in range(1, len(parts) + 1) if n == len(parts) or all(o[-n:] != parts[-n:] for o in others))
+
+        def is_clear(size: int, parts: list[str] = parts, others: list[list[str]] = others) -> bool:
+            is_own = all(other[-size:] != parts[-size:] for other in others)
+            return is_own and "_".join(parts[-size:]) not in RESERVED
+
+        size = next((n for n in range(1, len(parts)) if is_clear(n)), len(parts))
         names[path] = "_".join(parts[-size:])
     return names
 

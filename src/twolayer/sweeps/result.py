@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.text import Text, table
 from twolayer.data.schema import SCHEMA, Schema, add_kind, ordered
 from twolayer.sweeps.content import CellStatus, CellVariable, Content
@@ -243,19 +242,20 @@ def _dataset(
             name: (axis, np.asarray(values), {"long_name": _words(name)}) for name, values in fields.items()
         }
     taken = {name for fields in axes.values() for name in fields}
+
+    def own_name(name: str) -> str:
+        """The name of a variable or dimension of a cell beside those of the axes."""
+        return f"result_{name}" if name in taken else name
+
     for name, places in layout.labels.items():
-        coordinates[name] = (name, np.asarray(list(places)))
+        coordinates[own_name(name)] = (own_name(name), np.asarray(list(places)))
     for name, shape in layout.shapes.items():
-        dimensions = tuple(moved.get(dimension, dimension) for dimension in shape.dimensions)
+        dimensions = tuple(own_name(moved.get(dimension, dimension)) for dimension in shape.dimensions)
         if name in arrays:
             stated = (names + dimensions, arrays[name], dict(shape.attributes))
         else:
             stated = (dimensions, shape.longest, dict(shape.attributes))
-        if name in taken or taken & set(dimensions):
-            raise InvalidInput(
-                f"Axis {shown(name)} has the name of a variable of the result: name it by a longer path."
-            )
-        (coordinates if shape.is_coordinate else variables)[name] = stated
+        (coordinates if shape.is_coordinate else variables)[own_name(name)] = stated
     common: dict[str, Any] = {}
     for name, stated in layout.attributes.items():
         if f"attribute {name}" in arrays:

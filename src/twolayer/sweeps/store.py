@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.errors import ComputationFailed, InvalidInput, first_line, shown
 from twolayer.core.files import make_folder, remove_drafts, write_whole
 from twolayer.core.reading import parsing, read_text
 from twolayer.sweeps.content import FORMAT, Content, keys_in, unpacked
@@ -61,7 +61,14 @@ class Store:
             self._packs |= dict.fromkeys(keys, pack)
             return
         name = hashlib.sha256(" ".join(keys).encode()).hexdigest()[:24]
-        path = write_whole(make_folder(self.folder / CELLS) / f"{name}.npz", pack)
+        try:
+            path = write_whole(make_folder(self.folder / CELLS) / f"{name}.npz", pack)
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            raise ComputationFailed(
+                f"Finished cells cannot be written to {shown(self.folder)}: {reason}. Those that are there stay; the same "
+                "sweep goes on from them."
+            ) from None
         self._read.add(path)
         self._packs |= dict.fromkeys(keys, path)
 
@@ -69,8 +76,13 @@ class Store:
         """Write what the sweep is: its specification, its axes, and the keys of its cells."""
         if self.folder is None:
             return
-        path = make_folder(self.folder) / MANIFEST
-        write_whole(path, json.dumps({"format": FORMAT, **content}).encode())
+        path = self.folder / MANIFEST
+        try:
+            make_folder(self.folder)
+            write_whole(path, json.dumps({"format": FORMAT, **content}).encode())
+        except OSError as error:
+            reason = error.strerror or first_line(error)
+            raise InvalidInput(f"The folder {shown(self.folder)} cannot be written: {reason}.") from None
         remove_drafts(path)
 
 
