@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from twolayer.cli.answer import DONE, INTERRUPTED, Answer, Failure
+from twolayer.cli.interrupt import keeping
 from twolayer.cli.options import AsJson, Overrides, Quiet, Spec, folder, option, switch
+from twolayer.core.files import held
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -73,23 +75,26 @@ def _run(
     from twolayer.cli.folder import Work, pictures, progress_bar
     from twolayer.data import summary
     from twolayer.report import write_sweep
-    from twolayer.sweeps import counts, run_sweep
+    from twolayer.sweeps import kept_cells, run_sweep
     from twolayer.verbs import Interrupted
 
     began = time.perf_counter()
     work = Work(out, stem, spec.key, is_written=True)
-    try:
-        with progress_bar(quiet) as progress:
-            result, done = run_sweep(spec, work.folder, workers, scheduler, fresh, progress)
-    except Interrupted as stopped:
-        ended = counts(stopped.result)
-        total = sum(ended.values())
-        sentence = (
-            f"Interrupted: {total - ended['missing']} of {total} cells are kept in {str(work.folder)!r}; the same "
-            "command goes on from there."
-        )
-        raise Failure(sentence, INTERRUPTED) from None
-    report = work.write(lambda: write_sweep(result, work.folder, _numbers(result, done.computed), spec.json))
+
+    def finish() -> Failure:
+        there, total = kept_cells(work.folder)
+        if not there:
+            return Failure("Interrupted: no cell was finished.", INTERRUPTED)
+        place = f"kept in {str(work.folder)!r}; the same command goes on from there"
+        return Failure(f"Interrupted: {there} of {total} cells are {place}.", INTERRUPTED)
+
+    with held():  # from the end of the computation on, an interruption waits for the report
+        try:
+            with keeping(finish), progress_bar(quiet) as progress:
+                result, done = run_sweep(spec, work.folder, workers, scheduler, fresh, progress)
+        except Interrupted:
+            raise finish() from None
+        report = work.write(lambda: write_sweep(result, work.folder, _numbers(result, done.computed), spec.json))
     lines = [str(summary(result)), "", f"folder    {work.folder}", *pictures(report)]
     text = "\n".join([*lines, f"elapsed   {time.perf_counter() - began:.1f} s"])
     return Answer(report, text, DONE)

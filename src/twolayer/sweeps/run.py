@@ -320,6 +320,16 @@ def _by_key(keys: Sequence[str], all_places: Sequence[tuple[int, ...]]) -> dict[
     return places
 
 
+def kept_cells(folder: Path) -> tuple[int, int]:
+    """How many cells of the sweep in a folder are there, and how many it has."""
+    try:
+        keys = read_manifest(folder)["keys"]
+    except InvalidInput:  # the sweep has not begun
+        return 0, 0
+    store = Store(folder)
+    return sum(not key or key in store for key in keys), len(keys)
+
+
 def load_sweep(folder: Path) -> "xr.Dataset | xr.DataTree":
     """The result of the sweep whose cells are in a folder, as far as they are there."""
     stated = read_manifest(folder)

@@ -66,8 +66,8 @@ class Store:
         except OSError as error:
             reason = error.strerror or first_line(error)
             raise ComputationFailed(
-                f"Finished cells cannot be written to {shown(self.folder)}: {reason}. Those that are there stay; the same "
-                "sweep goes on from them."
+                f"Finished cells cannot be written to {shown(self.folder)}: {reason}. Those that are there stay, and "
+                "the same sweep goes on from them."
             ) from None
         self._read.add(path)
         self._packs |= dict.fromkeys(keys, path)
