@@ -9,9 +9,12 @@ import xarray as xr
 
 import twolayer as tl
 from tests.systems import phase_retrieval
-from twolayer.sweeps import counts, failures
+from twolayer.sweeps import counts, failures, make_spec
 from twolayer.sweeps import query as queries
+from twolayer.sweeps.cluster import KILLED
+from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import CellStatus, Content, node_of, packed, unpacked
+from twolayer.sweeps.runner import Counts, InProcess, Lost, run_jobs
 from twolayer.sweeps.store import MANIFEST, Store
 
 SPHERE = tl.SGD(0.05, constraint=tl.Sphere())
@@ -143,7 +146,7 @@ def test_a_sweep_without_a_possible_cell_is_refused(counted):
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("training.rate", "no field 'rate'"),
+        ("training.rate", "`training` has no field 'rate'"),
         ("problem.student.p.q", "no fields"),
         ("learning_rate", "begins with"),
         ("training.phases.0", "no field 'phases'"),
@@ -275,6 +278,30 @@ def test_axes_keep_their_names_beside_variables_of_the_result(counted, monkeypat
     monkeypatch.setitem(queries.VERBS, "evolve", lambda query: {"": dataset})
     result = swept({"problem.noise": [0.1, 0.2, 0.3]})
     assert result.noise.values.tolist() == [0.1, 0.2, 0.3] and result.result_noise.values.tolist() == [1.0, 2.0]
+
+
+def test_a_cell_that_kills_its_worker_is_marked_and_the_others_are_computed(counted):
+    """The portion of such a cell is lost; its cells are then handed out one by one."""
+
+    class Deadly(InProcess):
+        slots, ahead = 2, 4
+
+        def next(self):
+            jobs, _ = self._jobs[0]
+            if any(job.query.run.seed == 3 for job in jobs):
+                self._jobs.popleft()
+                return Lost(jobs, KILLED)
+            return super().next()
+
+    spec = make_spec(phase_retrieval(0.2), SPHERE, "SaadSolla", None, {"run.seed": range(40)}, (), None, {})
+    store, told = Store(), []
+    jobs = [Job(cell.query.key("here"), cell.query) for cell in spec.cells() if cell.query is not None]
+    counts_of = Counts(len(jobs), 0)
+    run_jobs(jobs, Deadly(), store, lambda counts: told.append(counts.computed), counts_of)
+    found = dict(store.contents(job.key for job in jobs))
+    assert [job.query.run.seed for job in jobs if found[job.key].status != CellStatus.DONE] == [3]
+    assert "killed its worker 3 times" in found[jobs[3].key].message and found[jobs[3].key].status == CellStatus.FAILED
+    assert told[-1] == counts_of.computed == 40 and counts_of.failed == 1
 
 
 # ------------------------------------------------------------------------------------------------ packs

@@ -86,6 +86,15 @@ def as_key(tree: PyTree) -> tuple[Hashable, ...]:
     return (structure, *(leaf_key(leaf) for leaf in leaves))
 
 
+def if_hashable(key: tuple[Hashable, ...]) -> Hashable | None:
+    """Return the key, or None where a function of the user, such as a target, is a part of it that has no hash."""
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
 def leaf_key(leaf: object) -> Hashable:
     """Return a value that is equal for equal leaves."""
     if isinstance(leaf, np.ndarray | jax.Array):

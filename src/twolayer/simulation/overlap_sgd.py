@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.blocks import alike, as_key
+from twolayer.compiler.blocks import alike, as_key, if_hashable
 from twolayer.compiler.loops import WrittenOut, backend_here, loop_here, written
 from twolayer.compiler.native import FEW
 from twolayer.compiler.scalar import Unsupported
@@ -147,12 +147,7 @@ class OverlapSGD(AbstractDescription):
     def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
         if not isinstance(problem.inputs, Gaussian) or training.has_fixed_set:
             return None
-        key = (*as_key(self), *key_of(self._shareable(problem, training)))
-        try:
-            hash(key)
-        except TypeError:  # a target or an activation of the user
-            return None
-        return key
+        return if_hashable((*as_key(self), *key_of(self._shareable(problem, training))))
 
     def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
         records: dict[int, Record] = {}

@@ -162,11 +162,14 @@ def from_json(text: str, expected: type[T] | tuple[type[T], ...]) -> T:
     return decode(data, expected)
 
 
-def field_at(value: object, path: str) -> object:
-    """Return the field of a module at a path such as ``student.p``; a number names an entry of a tuple."""
-    for place, name in enumerate(names := path.split(".")):
-        above = ".".join(names[:place])
+def field_at(value: object, path: str, above: str = "") -> object:
+    """Return the field of a module at a path such as ``student.p``; a number names an entry of a tuple.
+
+    ``above`` is the path of the module itself, with which error messages begin.
+    """
+    for name in path.split("."):
         value = _member(value, name, above)
+        above = f"{above}.{name}" if above else name
     return value
 
 

@@ -58,7 +58,7 @@ class Query:
         if isinstance(self.run, dict) and table == "run":
             _check_argument(self.verb, rest)
             return self.run.get(rest)
-        return field_at(getattr(self, table), rest)
+        return field_at(getattr(self, table), rest, table)
 
     def with_field(self, path: str, value: object) -> "Query":
         """The same with another value of a field."""

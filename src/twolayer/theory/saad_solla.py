@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from twolayer.compiler.blocks import alike, as_key, leaf_key
+from twolayer.compiler.blocks import alike, as_key, if_hashable, leaf_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
@@ -189,12 +189,7 @@ class SaadSolla(FitsPopulation):
         problem, training = as_data((replaced(problem.without_dimension, start=None), training))
         noise = problem.noise if isinstance(problem.noise, float) else "noise"
         numbers = jax.tree.map(lambda x: "number" if isinstance(x, np.ndarray) else x, training)
-        key = (*as_key((self, replaced(problem, noise=noise))), *as_key(numbers), P)
-        try:
-            hash(key)
-        except TypeError:  # a target or an activation of the user
-            return None
-        return key
+        return if_hashable((*as_key((self, replaced(problem, noise=noise))), *as_key(numbers), P))
 
     def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
         if self.batch_key(*cells[0][:2]) is None:
