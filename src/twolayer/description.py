@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from twolayer.core.checkpoint import Place
 from twolayer.core.errors import NotApplicable
 from twolayer.core.types import Numbers
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import BlockOverlaps, Overlaps, Problem
 from twolayer.training import SGD, Clock, PhasedClock, RidgeRegression
 
 # A squared row length this many times that of the start (or target) is a divergence. Far beyond it an ODE that blows up
@@ -245,6 +245,15 @@ class AbstractDescription(eqx.Module):
         """Whether time is continuous: results are saved at exactly the requested times and there are no steps."""
         return False
 
+    @property
+    def follows_data(self) -> bool:
+        """Whether it runs on the rows of a data set; others, by default all, run on their Gaussian equivalent."""
+        return False
+
+    def seen(self, problem: Problem) -> Problem:
+        """The problem that is followed: on a data set that on its Gaussian equivalent, unless it runs on the rows."""
+        return problem if self.follows_data else problem.equivalent
+
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
         """Compute a schedule on one fixed set: several trainings, each beginning at its first step."""
         raise NotApplicable(f"`{type(self).__name__}` does not follow a schedule on a fixed set of samples.")
@@ -269,6 +278,23 @@ class AbstractDescription(eqx.Module):
         if not answer.ok:
             raise NotApplicable(f"`{type(self).__name__}` does not apply: {answer.statement}")
         return answer
+
+
+# The variables of inputs with a spectrum: the overlaps by block.
+BY_BLOCK = ("Q_block", "M_block")
+
+
+def by_block(rows: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The overlaps by block among the saved rows of a run; empty where the inputs have no spectrum."""
+    return {name: np.asarray(rows[name]) for name in BY_BLOCK if name in rows}
+
+
+def seen_by_fields(starts: Overlaps, rows: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The saved Q, M and P of a run as the covariance of the fields, at which averages such as the risk are taken."""
+    if starts.blocks is None:
+        return rows["Q"], rows["M"], starts.P
+    Q, M, P = BlockOverlaps(rows["Q_block"], rows["M_block"], starts.blocks.frame).weighted()
+    return np.asarray(Q), np.asarray(M), P
 
 
 def is_alive(Q: np.ndarray, a: np.ndarray, limit: float) -> np.ndarray:

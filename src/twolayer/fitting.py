@@ -27,8 +27,11 @@ def refusal(problem: Problem, engine: Auto) -> str:
     """Why the second layer cannot be fitted in closed form on fresh samples; empty if it can."""
     if not isinstance(problem.inputs, Gaussian):
         return "it fits the second layer on fresh Gaussian samples, but `problem.inputs` is a data set."
-    if not isinstance(problem.loss, Square):
-        return f"the fit of the second layer has a closed form for the square loss, but the loss is {problem.loss}."
+    if not problem.is_isotropic:
+        return "it fits the second layer on inputs with the covariance I, but `problem.inputs` has a spectrum."
+    if not isinstance(problem.loss, Square) or not problem.is_quadratic:
+        other = f"loss is {problem.loss}" if not isinstance(problem.loss, Square) else f"noise is {problem.noise}"
+        return f"the fit of the second layer has a closed form for the square loss, but the {other}."
     return engine.refusal(problem, NEEDED)
 
 

@@ -11,7 +11,10 @@ from twolayer.expectation import Auto, estimate
 from twolayer.expectation.recognition import notes_on, recognised
 from twolayer.problem import Custom
 from twolayer.problem.activations import (
+    Cosine,
+    GaussianBump,
     Gelu,
+    GeluTanh,
     Hardtanh,
     PiecewiseLinear,
     PolynomialActivation,
@@ -35,6 +38,19 @@ KNOWN = {
     "swish": (lambda x: x * jax.nn.sigmoid(1.7 * x), Silu(1.7)),
     "gelu": (lambda x: 0.5 * x * (1.0 + special.erf(x / 2**0.5)), Gelu()),
     "softplus": (lambda x: jnp.log1p(jnp.exp(x)), Softplus()),
+    "gelu of jax": (jax.nn.gelu, GeluTanh()),  # approximate by default: it differs from x Phi(x) by up to 5e-4
+    "softplus, slope": (lambda x: jax.nn.softplus(3.0 * x) / 3.0, Rescaled("softplus", 1.0 / 3.0, 3.0)),
+    "minus a softplus": (lambda x: 1.0 - 2.0 * jax.nn.softplus(0.7 * x), Rescaled("softplus", -2.0, 0.7, 1.0)),
+    "gelu, slope": (lambda x: x * jax.scipy.stats.norm.cdf(1.7 * x), Rescaled("gelu", 1.0 / 1.7, 1.7)),
+    "a steep gelu": (lambda x: 3.0 * x * jax.scipy.stats.norm.cdf(8.0 * x), Rescaled("gelu", 3.0 / 8.0, 8.0)),
+    "cosine": (jnp.cos, Cosine()),
+    "sine": (jnp.sin, Cosine(1.0, -np.pi / 2)),
+    "wave": (lambda x: 0.3 - 2.0 * jnp.cos(2.5 * x + 0.4), Rescaled(Cosine(2.5, 0.4), -2.0, 1.0, 0.3)),
+    "bump": (lambda x: jnp.exp(-(x**2) / 2), GaussianBump()),
+    "narrow bump": (
+        lambda x: 1.0 - 0.5 * jnp.exp(-2.0 * (x - 0.7) ** 2),
+        Rescaled(GaussianBump(0.7, 0.5), -0.5, 1.0, 1.0),
+    ),
     "erf of mathematicians": (special.erf, Rescaled("erf", 1.0, 2**0.5)),
     "tanh rescaled": (lambda x: 1.7159 * jnp.tanh(2.0 * x / 3.0) + 1.0, Rescaled("tanh", 1.7159, 2.0 / 3.0, 1.0)),
     "polynomial": (lambda x: x**3 - 0.3 * x + 2.0, PolynomialActivation((2.0, -0.3, 0.0, 1.0))),
@@ -45,24 +61,41 @@ KNOWN = {
 def test_functions_are_recognised(name):
     function, known = KNOWN[name]
     found = recognised(Custom(function))
-    if isinstance(known, Rescaled):  # whose rate is read off a slope
+    if isinstance(known, Rescaled):  # whose numbers are read off slopes and values
         assert isinstance(found, Rescaled) and found.base == known.base
         numbers = [(unit.amplitude, unit.rate, unit.offset) for unit in (found, known)]
-        np.testing.assert_allclose(*numbers, rtol=4e-16)
+        np.testing.assert_allclose(*numbers, rtol=2e-15)
     else:
         assert found == known
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_polynomials_are_recognised_whatever_their_coefficients(degree):
+    """Numbers such as 1 and 1/2 make coefficients of the fit that are exactly zero, which NumPy leaves out."""
+    rng = np.random.default_rng(degree)
+    for halves in rng.integers(-4, 5, (8, degree + 1)):
+        coefficients = tuple(float(c) for c in halves / 2.0)
+        if not any(coefficients[2:]):  # constants and lines are other units
+            continue
+        unit = recognised(Custom(lambda x, c=coefficients: sum(c_n * x**n for n, c_n in enumerate(c))))
+        assert isinstance(unit, PolynomialActivation)
+        expected = np.trim_zeros(np.array(coefficients), "b")
+        np.testing.assert_allclose(unit.coefficients, expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        jax.nn.gelu,  # approximate by default: it differs from x Phi(x) by up to 5e-4
+        lambda x: jax.nn.gelu(x) + 1e-9 * jnp.tanh(x),
+        lambda x: jnp.cos(x) + 1e-9 * jnp.cos(2.0 * x),
+        lambda x: jnp.exp(-(x**2)) + 1e-9 * jnp.tanh(x),
+        lambda x: jax.nn.softplus(x) + 1e-9 * x,
         lambda x: jnp.tanh(x) + 1e-12 * jnp.sin(x),
         lambda x: jnp.tanh(x) + jnp.where(x > 11.0, 1e-9, 0.0),
         lambda x: jnp.where(x > 0.3, x, 0.1 * x),  # jumps
         lambda x: jnp.maximum(x, 0.0) + 1e-6 * jnp.sin(x),
         jax.nn.elu,
-        lambda x: jnp.exp(-(x**2)),
+        lambda x: jnp.exp(-(x**4)),
         lambda x: x + 1e-12 * x**3,
     ],
 )
@@ -158,5 +191,13 @@ def test_explain_says_what_was_found():
     )
     committee = tl.Problem(tl.Committee(1, jax.nn.silu), tl.Student(1, "erf"), tl.Gaussian(50))
     assert notes_on(committee) == ("The target's activation Custom(silu) is recognised as silu.",)
+    for function, words in (
+        (jnp.sin, "sin(1 x)"),
+        (lambda x: 2.0 - jnp.cos(3.0 * x), "-1 times cos(3 x) + 2"),
+        (lambda x: 2.0 * jnp.exp(-((x - 1.0) ** 2)), "2 times a Gaussian bump at 1, width 0.707107"),
+        (lambda x: jax.nn.softplus(2.0 * x) / 2.0, "0.5 softplus(2 x)"),
+    ):
+        (note,) = notes_on(tl.Problem(tl.MultiIndex("z1"), tl.Student(1, function), tl.Gaussian(50)))
+        assert note.endswith(f"is recognised as {words}.")
     explanation = tl.explain(committee, tl.SGD(0.1))
     assert notes_on(committee)[0] in str(explanation) and explanation.to_dict()["notes"] == list(notes_on(committee))

@@ -78,3 +78,14 @@ def test_a_product_rule_does_not_claim_a_wave_that_it_cannot_see():
     for moment in MOMENTS:
         assert np.all(np.abs(by_rule.value[moment] - truth.value[moment]) <= by_rule.error[moment]), moment
         assert np.max(by_rule.error[moment]) >= 0.1 * np.max(np.abs(truth.value[moment]))
+
+
+def test_a_wave_by_name_has_closed_forms_however_fast_it_is():
+    """A fast wave averages to nothing but for the square of itself: E[cos^2] = 1/2."""
+    for frequency in (1.0, 300.0):
+        problem = tl.Problem(tl.SingleIndex("0*z"), tl.Student(1, tl.Cosine(frequency)), tl.Gaussian(50))
+        overlaps = Overlaps(*map(jnp.asarray, ([[1.0]], [[0.3]], [[1.0]], [1.0])))
+        chosen = Auto().choose(problem, MOMENTS)
+        assert "waves" in chosen.name
+        risk = estimate(chosen, problem, overlaps).value["excess_risk"]
+        np.testing.assert_allclose(risk, 0.25 * (1.0 + np.exp(-2.0 * frequency**2)), rtol=1e-12)

@@ -65,8 +65,26 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize("is_default", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["default", "all"])
-@pytest.mark.parametrize("name", PROBLEMS)
+# Of these problems, too, every engine on all that it serves takes minutes in all; these are left to `--long`.
+EXPENSIVE = {
+    *SOME,
+    "sine 2 on wave 1",
+    "leaky 2 on tanh 1",
+    "square 3 on phase 1",
+    "growing 2 on exponential 1",
+    "sigmoid 2 on sigmoid 1",
+}
+
+
+def tiers():
+    """The default engines, and all of them; the second holds the first: the tier that runs it leaves the first out."""
+    for name in PROBLEMS:
+        is_expensive = name in EXPENSIVE
+        yield pytest.param(name, True, id=f"{name}-default", marks=[] if is_expensive else pytest.mark.contained)
+        yield pytest.param(name, False, id=f"{name}-all", marks=pytest.mark.long if is_expensive else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name, is_default", list(tiers()))
 def test_no_engine_reports_less_than_its_true_error(name, is_default):
     """The exact value is rounded to a float, and so is the engine's: two units in the last place are allowed."""
     asked = tuple(dict.fromkeys(case.moment for case in cases_of(name)))
@@ -87,6 +105,10 @@ def test_no_engine_reports_less_than_its_true_error(name, is_default):
             if served_by(name, case.moment) == engine and not math.isfinite(error):
                 wrong.append(f"{engine} at {case.name}: the error is {error}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_expensive_problems_are_problems():
+    assert set(PROBLEMS) >= EXPENSIVE
 
 
 def test_the_integrals_cover_what_they_promise():

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import erf
 
 import twolayer as tl
 from twolayer.core.errors import NotApplicable
@@ -22,7 +23,7 @@ from twolayer.problem import Overlaps
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
 SEED = 18
 # Half-width and spacing of the grid, by the number of normals.
-GRIDS = {4: (8.5, 0.5), 2: (8.5, 0.0125)}
+GRIDS = {4: (8.4, 0.4), 2: (8.5, 0.0125)}
 # Half-width, longest panels and nodes on each panel of the grid between kinks.
 REACH, LONGEST, NODES = 8.25, 1.5, 14
 
@@ -44,6 +45,10 @@ def bump(x):
     return np.exp(-(x**2))
 
 
+def gelu_slope(x):
+    return 0.5 * (1.0 + erf(x / np.sqrt(2.0))) + x * np.exp(-0.5 * x**2) / np.sqrt(2.0 * np.pi)
+
+
 def leaky_slope(x):
     return np.where(x > 0, 1.0, 0.1)
 
@@ -51,15 +56,18 @@ def leaky_slope(x):
 ACTIVATIONS = {
     "silu": (jax.nn.silu, silu, silu_slope),
     "bump": (lambda x: jnp.exp(-(x**2)), bump, lambda x: -2.0 * x * bump(x)),
+    "gelu": ("gelu", lambda x: 0.5 * x * (1.0 + erf(x / np.sqrt(2.0))), gelu_slope),
+    "abs": ("abs", np.abs, np.sign),
     "leaky": (lambda x: jnp.where(x > 0, x, 0.1 * x), lambda x: np.where(x > 0, x, 0.1 * x), leaky_slope),
     "hardtanh": ("hardtanh", lambda x: np.clip(x, -1.0, 1.0), lambda x: 1.0 * (np.abs(x) < 1.0)),
 }
 # The places of the kinks of activations, and of targets along z1.
-KINKS = {"leaky": (0.0,), "hardtanh": (-1.0, 1.0), "abs(z1 - 0.5) + sin(2*z2)": (0.5,)}
+KINKS = {"leaky": (0.0,), "abs": (0.0,), "hardtanh": (-1.0, 1.0), "abs(z1 - 0.5) + sin(2*z2)": (0.5,)}
 TARGETS = {
     "tanh(z1) + z1*z2": lambda z: np.tanh(z[0]) + z[0] * z[1],
     "sin(z1)/2 + exp(-z2**2/2) - z1*z2/2": lambda z: np.sin(z[0]) / 2 + np.exp(-(z[1] ** 2) / 2) - z[0] * z[1] / 2,
     "tanh(z1 - 0.3)": lambda z: np.tanh(z[0] - 0.3),
+    "silu(z1) - silu(z2)/2": lambda z: silu(z[0]) - silu(z[1]) / 2,
     "sin(z1) + z1*z2/2": lambda z: np.sin(z[0]) + z[0] * z[1] / 2,
     "abs(z1 - 0.5) + sin(2*z2)": lambda z: np.abs(z[0] - 0.5) + np.sin(2 * z[1]),
 }
@@ -196,6 +204,11 @@ def check(case: Case, chosen, useful: float) -> list[str]:
     [
         ("silu", "tanh(z1) + z1*z2", 2, 4, 1.5, 1e-4),
         pytest.param("leaky", "sin(z1) + z1*z2/2", 2, 3, 20.0, 0.02, marks=pytest.mark.slow),
+        pytest.param("gelu", "silu(z1) - silu(z2)/2", 2, 4, 1.5, 1e-4, marks=pytest.mark.slow),
+        pytest.param("silu", "tanh(z1) + z1*z2", 4, 4, 1.5, 1e-4, marks=pytest.mark.slow),
+        pytest.param("abs", "sin(z1) + z1*z2/2", 2, 3, 20.0, 0.05, marks=pytest.mark.long),
+        pytest.param("silu", "tanh(z1) + z1*z2", 4, 2, 20.0, 0.05, marks=pytest.mark.long),
+        pytest.param("bump", "sin(z1)/2 + exp(-z2**2/2) - z1*z2/2", 3, 2, 20.0, 0.2, marks=pytest.mark.long),
         pytest.param("hardtanh", "abs(z1 - 0.5) + sin(2*z2)", 2, 3, 20.0, 0.05, marks=pytest.mark.long),
         pytest.param("silu", "tanh(z1 - 0.3)", 2, 4, 1.5, 1e-3, marks=pytest.mark.long),
         pytest.param("silu", "sin(z1)/2 + exp(-z2**2/2) - z1*z2/2", 2, 2, 20.0, 0.05, marks=pytest.mark.long),

@@ -21,6 +21,9 @@ FORMULAS = {
     "sigmoid": special.expit,
     "softplus": lambda x: np.logaddexp(0.0, x),
     "gelu": lambda x: x * special.ndtr(x),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "cosine": np.cos,
+    "gaussian_bump": lambda x: np.exp(-0.5 * x**2),
     "silu": lambda x: x * special.expit(x),
     "linear": lambda x: x,
     "abs": np.abs,
@@ -78,7 +81,7 @@ def test_kinks_are_where_the_derivative_jumps_and_nowhere_else(name):
     assert set(found) == set(activation.kinks)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", [name for name in FORMULAS if name != "cosine"])  # which has no limit
 def test_growth(name):
     activation, far = as_activation(name), jnp.asarray([-400.0, -200.0, 200.0, 400.0])
     values = np.abs(np.asarray(activation(far)))

@@ -379,3 +379,9 @@ def test_formulas_too_long_to_read_are_refused(monkeypatch):
         tl.derive(problem(tl.Hermite({12: 1.0}), 2, "he12"), tl.SGD(0.1))
     # On the unit sphere Hermite polynomials keep one order alone, and the same problem is short.
     assert len(tl.derive(problem(tl.Hermite({12: 1.0}), 1, "he12"), tl.SGD(0.1, constraint=SPHERE)).text()) < 1000
+
+
+def test_other_losses_are_refused():
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100), loss="huber")
+    with pytest.raises(tl.NotApplicable, match="square or the correlation loss"):
+        tl.derive(problem, tl.SGD(0.1))

@@ -6,7 +6,6 @@ import pytest
 
 import twolayer as tl
 from twolayer.expectation.qmc import T_QUANTILE, sobol
-from twolayer.problem import AbstractLoss
 from twolayer.theory.reuse.sobol import BITS, scrambled_net, uniforms
 from twolayer.theory.reuse.typical_samples import Batches, counts_of, poisson
 
@@ -440,11 +439,6 @@ def test_random_starts_are_followed_one_by_one():
     np.testing.assert_array_equal(alone.M.values[0], result.M.values[0])
 
 
-class Absolute(AbstractLoss):
-    def __call__(self, y, s):
-        return jnp.abs(y - s)
-
-
 @pytest.mark.parametrize(
     ("problem", "training", "word"),
     [
@@ -454,11 +448,6 @@ class Absolute(AbstractLoss):
             tl.Problem(tl.Labels(), tl.Student(1, "erf"), tl.Samples(np.eye(3), np.ones(3))),
             tl.SGD(1.0, reuse=tl.Reused(1.0)),
             "data set",
-        ),
-        (
-            tl.Problem(tl.SingleIndex("z"), tl.Student(1, "erf"), tl.Gaussian(9), loss=Absolute()),
-            tl.SGD(1.0, reuse=tl.Reused(1.0)),
-            "square loss",
         ),
     ],
 )

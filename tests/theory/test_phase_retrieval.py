@@ -184,6 +184,18 @@ def test_quenched_exceeds_annealed(p, d, threshold):
     assert abs(plain.mean() - quenched.value) < 5 * error + quenched.error
 
 
+@pytest.mark.parametrize("constraint", [tl.Sphere(), tl.Free()])
+def test_rows_without_overlaps_are_a_fixed_point(constraint):
+    """They are on the sphere; free rows change their lengths, but find nothing either."""
+    problem, _ = setting(3, 0.1, 0.3)
+    nothing = tl.Overlaps(jnp.eye(3), jnp.zeros((3, 1)), jnp.eye(1), jnp.ones(3))
+    moments = choose(problem).moments(problem, nothing)
+    change = drift(problem, tl.SGD(0.1, constraint=constraint), nothing, moments)
+    lengths = jnp.diagonal(change.Q)
+    assert np.max(np.abs(change.M)) < 1e-12 and np.max(np.abs(change.Q - jnp.diag(lengths))) < 1e-12
+    assert (np.max(np.abs(lengths)) > 0.1) == isinstance(constraint, tl.Free)
+
+
 @pytest.mark.long
 def test_the_nonlinear_ode_is_later_by_the_known_amount():
     """p = 4, d = 1000, noise 0.2 at the optimal rate: later than the linearised formula by 0.032 and 0.225."""

@@ -222,7 +222,9 @@ def test_divergence_is_a_status_with_its_time():
     ("training", "reason"),
     [
         (tl.SGD(1.0, reuse=tl.Reused(2.0)), "fresh batches"),
-        (tl.SGD(1.0, method=tl.SignDescent()), "rotations"),
+        (tl.SGD(1.0, method=tl.Adam()), "rotations"),
+        (tl.SGD(1.0, method=tl.SignDescent(0.5)), "averaged over steps"),
+        (tl.SGD(1.0, 4, method=tl.SignDescent()), "sum over 4 samples"),
         (tl.SGD(1.0, batch_size=80), "batches much smaller than d"),
     ],
 )
@@ -274,14 +276,21 @@ def test_a_broken_symmetry_is_not_reported_as_exact():
     assert np.all(np.diff(error) >= 0)
 
 
-def test_another_loss_is_refused():
+def test_another_loss_is_refused_by_what_needs_averages_over_few_fields():
     class Quartic(AbstractLoss):
         def __call__(self, y, s):
             return (y - s) ** 4
 
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(100), loss=Quartic())
-    with pytest.raises(tl.NotApplicable, match="square loss"):
-        tl.evolve(problem, tl.SGD(1.0), tl.SaadSolla(), until=1.0)
+    assert tl.SaadSolla().applies(problem, tl.SGD(1.0)).ok
+    for training, description in (
+        (tl.SGD(1.0), tl.SDE()),
+        (tl.SGD(1.0), tl.MeanField()),
+        (tl.SGD(1.0), tl.HDMF()),
+        (tl.SGD(1.0, reuse=tl.Repeated(2)), tl.SaadSolla()),
+    ):
+        with pytest.raises(tl.NotApplicable, match="square loss"):
+            tl.evolve(problem, training, description, until=1.0)
 
 
 @pytest.mark.slow

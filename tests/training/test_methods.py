@@ -158,7 +158,7 @@ def test_large_batches_follow_the_map(method, check_mean):
     assert np.all(deviation < 4 * runs.M[:, -1].values.std(axis=0) / 10 + shift)
 
 
-@pytest.mark.parametrize("method", [pytest.param(tl.SignDescent(), marks=SLOW), tl.Adam()])
+@pytest.mark.parametrize("method", [pytest.param(tl.RMSProp(), marks=SLOW), tl.Adam()])
 def test_methods_on_coordinates_are_simulated_and_refused_elsewhere(method):
     training = tl.SGD(0.2, method=method)
     result = tl.evolve(problem_of(20), training, tl.DirectSGD(), until=1.0, save=3, replicas=50)

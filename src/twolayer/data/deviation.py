@@ -21,7 +21,7 @@ FALSE_ALARM = 1e-3
 ROUNDING = 1e-12
 # A comparison that could miss a deviation of more than this fraction of the range of the risk is a weak one.
 WEAK = 0.5
-COMPARED = ("risk", "training_risk", "M", "Q", "a")
+COMPARED = ("risk", "training_risk", "task_risk", "M", "Q", "a", "M_block", "Q_block")
 # The words of a verdict, from the best to the worst, and what each of them means.
 OUTCOMES = {
     "agrees": "no difference exceeds what chance and the stated errors allow, and a large one would have been seen",
@@ -51,7 +51,7 @@ def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Devi
     numerical = np.max(judge[error].values, axis=0) + np.max(description[error].values, axis=0)
     difference = theirs - ours
     replicas = difference.shape[0]
-    numerical = numerical.reshape(numerical.shape + (1,) * (difference.ndim - 2))
+    numerical = numerical.reshape(numerical.shape + (1,) * (difference.ndim - 1 - numerical.ndim))
     mean = difference.mean(axis=0)
     scatter = difference.std(axis=0, ddof=1) if replicas > 1 else np.full_like(mean, np.nan)
     standard_error = scatter / np.sqrt(replicas)
@@ -98,11 +98,18 @@ class Finding(NamedTuple):
 
 
 def judge_description(
-    judge_name: str, description_name: str, judge: "xr.Dataset", description: "xr.Dataset", finite_d: float, d: int
+    judge_name: str,
+    description_name: str,
+    judge: "xr.Dataset",
+    description: "xr.Dataset",
+    finite_d: str,
+    d: int,
+    is_limit: bool = True,
 ) -> tuple[Finding, dict[str, Deviation]]:
     """Compare all variables of one description with the judge.
 
-    ``finite_d`` is the expected relative size sqrt(gamma/(p d)) of finite-d effects.
+    ``finite_d`` is the expected relative size of finite-d effects, as a formula with its value. Where the description
+    is no limit (``is_limit=False``) but a process at the same d, finite d explains no difference.
     """
     replicas = max(judge.sizes["replica"], description.sizes["replica"])
     if min(judge.sizes["replica"], description.sizes["replica"]) == 0:
@@ -133,11 +140,12 @@ def judge_description(
     seen = f"the mean of {replicas} runs is at most {z:.1f} standard errors away ({size:.2g}, in {where})"
     expected = (
         f"single runs at d = {d} scatter by up to {scatter:.2g} around it "
-        f"(expected order sqrt(gamma/(p d)) = {finite_d:.2g}), which may shift their mean by about {shift:.2g}"
+        f"(expected order {finite_d}), which may shift their mean by about {shift:.2g}"
     )
     chance = f"chance alone reaches {limit:.1f} once in {1 / FALSE_ALARM:.0f} comparisons of {numbers} numbers"
     missed = _could_miss(deviations["risk"], limit) if "risk" in deviations else 0.0
     of_finite_d = size <= float(item.scatter[index]) or all(_beyond_shift(x) <= limit for x in deviations.values())
+    of_finite_d &= is_limit
     outcome = outcome_of(z <= limit, missed > WEAK, of_finite_d)
     weak = (
         f" Where single runs scatter most, a deviation of the risk by {min(missed, 1.0):.0%} of its range could "
@@ -149,7 +157,14 @@ def judge_description(
 
 
 def judge_number(
-    name: str, predicted: float, error: float, measured: float, standard_error: float, runs: int, finite_d: float = 0.0
+    name: str,
+    predicted: float,
+    error: float,
+    measured: float,
+    standard_error: float,
+    runs: int,
+    finite_d: float = 0.0,
+    scale: float | None = None,
 ) -> Finding:
     """Compare one predicted number with the mean of a measurement.
 
@@ -163,6 +178,8 @@ def judge_number(
         Mean, standard error and number of independent runs of the measurement.
     finite_d
         The largest error that a correct prediction of the limit may have at this d.
+    scale
+        What a sharp test resolves a part of; by default the larger of the two numbers.
     """
     judge = f"{runs} runs"
     if runs < 2 or not np.isfinite([predicted, measured, standard_error]).all():
@@ -170,7 +187,7 @@ def judge_number(
     limit = threshold(runs, 1)
     gap = abs(measured - predicted)
     allowed = limit * standard_error + error
-    scale = max(abs(predicted), abs(measured), ROUNDING)
+    scale = max(abs(predicted), abs(measured), ROUNDING) if scale is None else scale
     z = gap / max(standard_error, ROUNDING * scale)
     seen = f"predicted {predicted:.6g}, measured {measured:.6g} +- {standard_error:.2g} ({z:.1f} standard errors away)"
     outcome = outcome_of(bool(gap <= allowed), bool(allowed > WEAK * scale), bool(gap <= allowed + finite_d))

@@ -188,7 +188,7 @@ TRAJECTORY = add_kind(
             "M": Variable((*_RUN, "i", "r"), "student-target overlaps"),
             "P": Variable(("r", "s"), "target-target overlaps"),
             "a": Variable((*_RUN, "i"), "second layer"),
-            "risk": Variable(_RUN, "population risk, with the noise floor"),
+            "risk": Variable(_RUN, "population risk: the average loss, with the noise floor"),
             "excess_risk": Variable(_RUN, "population risk above the noise floor"),
             "risk_error": Variable(_RUN, "bound on the numerical error of the risk"),
             "overlap_error": Variable(_RUN, "bound on the numerical error of any overlap"),
@@ -203,11 +203,36 @@ TRAJECTORY = add_kind(
             ),
         },
         optional={
+            "classification_error": Variable(_RUN, "probability that the sign of the output differs from the label"),
+            "classification_error_bound": Variable(
+                _RUN, "bound on the numerical error of the classification error at these overlaps"
+            ),
+            "square_error": Variable(_RUN, "mean square error of the output, E[(y - s)^2], with the noise floor"),
+            "square_error_bound": Variable(_RUN, "bound on the numerical error of the square error at these overlaps"),
             "particle_a": Variable((*_RUN, "particle"), "output weights of the particles"),
             "particle_M": Variable((*_RUN, "particle", "r"), "overlaps of the particles with the target"),
             "particle_q": Variable(
                 (*_RUN, "particle"), "squared lengths of the particles outside of the target's span"
             ),
+            "Q_block": Variable((*_RUN, "block", "i", "j"), "student-student overlaps by block of the spectrum"),
+            "M_block": Variable((*_RUN, "block", "i", "r"), "student-target overlaps by block of the spectrum"),
+            "P_block": Variable(("block", "r", "s"), "target-target overlaps by block of the spectrum"),
+            "eigenvalue": Variable(("block",), "eigenvalue of the covariance of the inputs"),
+            "share": Variable(("block",), "share of the dimensions"),
+            "task_risk": Variable((*_RUN, "task"), "population risk of each task, with its noise floor"),
+            "task_risk_error": Variable((*_RUN, "task"), "bound on the numerical error of the risk of each task"),
+            "task_classification_error": Variable(
+                (*_RUN, "task"), "probability that the sign of the output differs from the label of each task"
+            ),
+            "task_classification_error_bound": Variable(
+                (*_RUN, "task"),
+                "bound on the numerical error of the classification error of each task, at these overlaps",
+            ),
+            "task_square_error": Variable((*_RUN, "task"), "mean square error of the output for each task"),
+            "task_square_error_bound": Variable(
+                (*_RUN, "task"), "bound on the numerical error of the square error of each task, at these overlaps"
+            ),
+            "task": Variable(("task",), "number of the task, in the order in which tasks are first trained"),
             "training_risk": Variable(_RUN, "risk over the samples of the fixed set, with the noise of their labels"),
             "training_risk_error": Variable(_RUN, "bound on the numerical error of the risk over the fixed set"),
             "C": Variable((*_RUN, "earlier", "i", "j"), "overlaps of the weights at two times"),

@@ -20,6 +20,16 @@ COMPARISON = "comparison.nc"
 @takes_these
 def save(result: "xr.Dataset | xr.DataTree | Labelled", path: str | Path) -> Path:
     """Write a result of any verb to a netCDF file, whole or not at all."""
+    path, content = Path(path), as_file(result)
+    try:
+        return write_whole(path, content)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidInput(f"The result cannot be written to {shown(path)}: {reason}.") from None
+
+
+def as_file(result: "xr.Dataset | xr.DataTree | Labelled") -> bytes:
+    """The content of the netCDF file of a result; made in memory, since the HDF5 library crashes on a full disk."""
     import xarray as xr
 
     result = as_dataset(result)
@@ -27,13 +37,7 @@ def save(result: "xr.Dataset | xr.DataTree | Labelled", path: str | Path) -> Pat
         raise InvalidInput(f"Argument `result` must be what a verb returned, but is a {type(result).__name__}.")
     for dataset in _datasets(result):
         validate(dataset)
-    path = Path(path)
-    content = result.to_netcdf(engine="h5netcdf")  # in memory: the HDF5 library crashes where a disk is full
-    try:
-        return write_whole(path, bytes(content))
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InvalidInput(f"The result cannot be written to {shown(path)}: {reason}.") from None
+    return bytes(result.to_netcdf(engine="h5netcdf"))
 
 
 # Results that are folders: for each the file by which such a folder is known, and the function that reads it.

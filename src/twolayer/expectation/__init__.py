@@ -1,6 +1,8 @@
 """Gaussian averages: the moments, the engines that compute them, and the choice of engines."""
 
+from twolayer.expectation.all_fields import PREDICTIONS as PREDICTIONS
 from twolayer.expectation.auto import ENGINES as ENGINES
+from twolayer.expectation.auto import LOSS_ENGINES as LOSS_ENGINES
 from twolayer.expectation.auto import Auto as Auto
 from twolayer.expectation.auto import Chosen as Chosen
 from twolayer.expectation.auto import choose as choose

@@ -14,7 +14,8 @@ from twolayer.compiler.blocks import in_blocks
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory import check_size
-from twolayer.expectation.base import AbstractEngine
+from twolayer.expectation.all_fields import PREDICTIONS, ProductRule, SplitNets
+from twolayer.expectation.base import AbstractEngine, Suits, combined_of, one_varied
 from twolayer.expectation.closed.bumps import Bumps
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
@@ -30,7 +31,7 @@ from twolayer.expectation.series import MehlerSeries
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
-from twolayer.problem import Correlation, Gaussian, Overlaps, Problem
+from twolayer.problem import Correlation, Gaussian, Mixture, Overlaps, Problem
 from twolayer.specification.fields import as_data, number, replaced, static
 from twolayer.specification.registry import register
 
@@ -50,6 +51,10 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "Cloud": Cloud,
     "MonteCarlo": MonteCarlo,
 }
+
+# For losses that are not quadratic, for labels that are flipped, and for what is reported besides the risk.
+LOSS_ENGINES: dict[str, type[AbstractEngine]] = {"ProductRule": ProductRule, "SplitNets": SplitNets}
+_ALL_ENGINES = ENGINES | LOSS_ENGINES
 
 # Overlaps whose risks are computed at once.
 BATCH = 16
@@ -111,25 +116,17 @@ class Chosen(eqx.Module):
 
     def variants(self) -> tuple["Chosen", ...]:
         """Return the engines, and copies in which one engine at a time is replaced by one of its variants."""
-        first = tuple(engine.variants()[0] for engine in self.engines)
-        copies = [
-            (*first[:position], variant, *first[position + 1 :])
-            for position, engine in enumerate(self.engines)
-            for variant in engine.variants()[1:]
-        ]
-        return tuple(Chosen(engines, self.serves, self.refusals) for engines in (first, *copies))
+        return tuple(Chosen(engines, self.serves, self.refusals) for engines in one_varied(self.engines))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         """Return value and error from the results of the variants; corrections and errors of the engines add up."""
-        first, remaining = results[0], results[1:]
-        value, error = first, jax.tree.map(lambda x: 0.0 * abs(x), first)
-        for engine in self.engines:
-            number_of_others = len(engine.variants()) - 1
-            of_engine, remaining = remaining[:number_of_others], remaining[number_of_others:]
-            part = engine.combine((first, *of_engine))
-            value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, first)
-            error = jax.tree.map(lambda total, x: total + x, error, part.error)
-        return Estimate(value, jax.tree.map(_without_nan, error))
+        combined = combined_of(self.engines, results)
+        return Estimate(combined.value, jax.tree.map(_without_nan, combined.error))
+
+    @property
+    def judges_first(self) -> bool:
+        """Whether other variants than the first one are expensive and only judge it, for all engines."""
+        return all(engine.judges_first for engine in self.engines)
 
     @property
     def rtol(self) -> float:
@@ -150,13 +147,53 @@ def _without_nan(error: Any) -> Any:
     return jnp.where(jnp.isnan(error), jnp.inf, error) if isinstance(error, jax.Array) else error
 
 
+class Mixed(AbstractEngine):
+    r"""The engines of every target of a `Mixture`, whose moments are added up by the shares of the targets.
+
+    .. math:: E[g] = \sum_n q_n\,E_n[g]
+
+    for every function g of one sample, its label included.
+    """
+
+    members: tuple[Chosen, ...]
+
+    @property
+    def rtol(self) -> float:
+        return max(member.rtol for member in self.members)
+
+    @classmethod
+    def suits(cls, problem: Problem, moment: str) -> Suits:
+        return Suits(isinstance(problem.target, Mixture), "the target is not a mixture")
+
+    @classmethod
+    def build(cls, problem: Problem, rtol: float) -> "Mixed":
+        return cls(tuple(Auto(rtol).choose(part) for part in problem.components))
+
+    def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
+        shares: Any = problem.target.shares  # pyright: ignore[reportAttributeAccessIssue]
+        rows = enumerate(zip(self.members, problem.components, strict=True))
+        parts = [(shares[n], member.parts(component, overlaps, wanted)) for n, (member, component) in rows]
+        return {name: jnp.asarray(sum(share * part[name] for share, part in parts)) for name in wanted}
+
+    def variants(self) -> tuple["Mixed", ...]:
+        return tuple(Mixed(members) for members in one_varied(self.members))
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        return combined_of(self.members, results)
+
+    @property
+    def name(self) -> str:
+        return "mixture of " + "; ".join(dict.fromkeys(member.name for member in self.members))
+
+
 def _as_engines(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
     names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, tuple | list) else (value,)
     for name in names:
-        if not isinstance(name, str) or name not in ENGINES:
-            raise InvalidInput(f"Argument `engines` names {shown(name)}, which is not known: {nearest(name, ENGINES)}")
+        if not isinstance(name, str) or name not in _ALL_ENGINES:
+            known = nearest(name, _ALL_ENGINES)
+            raise InvalidInput(f"Argument `engines` names {shown(name)}, which is not known: {known}")
     return names
 
 
@@ -179,6 +216,8 @@ class Auto(eqx.Module):
 
     def assign(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> tuple[dict[str, str], tuple[Refusal, ...]]:
         """Return the name of the engine for each moment, and every refusal, without building the engines."""
+        if isinstance(problem.target, Mixture):
+            return self._assign_mixture(problem, wanted)
         if not isinstance(problem.inputs, Gaussian):
             raise NotApplicable("Gaussian moments need Gaussian inputs, but `problem.inputs` is a data set.")
         if diverges(problem.target):
@@ -186,19 +225,31 @@ class Auto(eqx.Module):
                 "No engine computes moments of this problem: the target's square has no finite average."
             )
         problem = with_known_units(problem)
-        allowed = {name: cls for name, cls in ENGINES.items() if self.engines is None or name in self.engines}
         assigned: dict[str, str] = {}
         refusals: list[Refusal] = []
         for moment in wanted:
-            for name, engine in allowed.items():
+            for name, engine in self._allowed(problem, moment).items():
                 suits = engine.suits(problem, moment)
                 if suits.ok:
                     assigned[moment] = name
                     break
                 refusals.append(Refusal(moment, name, suits.reason))
             else:
-                raise NotApplicable(f"No engine computes `{moment}` of this problem: {refusals[-1].reason}.")
+                reason = refusals[-1].reason if refusals else f"{problem.loss} needs ProductRule or SplitNets"
+                raise NotApplicable(f"No engine computes `{moment}` of this problem: {reason}.")
         return assigned, tuple(refusals)
+
+    def _allowed(self, problem: Problem, moment: str) -> dict[str, type[AbstractEngine]]:
+        """Return the engines that may be chosen for a moment, by name."""
+        engines = ENGINES if problem.is_quadratic and moment not in PREDICTIONS else LOSS_ENGINES
+        return {name: cls for name, cls in engines.items() if self.engines is None or name in self.engines}
+
+    def _assign_mixture(self, problem: Problem, wanted: tuple[str, ...]) -> tuple[dict[str, str], tuple[Refusal, ...]]:
+        """Return the engine of a mixture for every moment, if each of its targets has one for it."""
+        if "covariance" in wanted:
+            raise NotApplicable("No engine computes the covariance of increments where the target is drawn.")
+        refusals = [refusal for part in problem.components for refusal in self.assign(part, wanted)[1]]
+        return dict.fromkeys(wanted, "Mixed"), tuple(dict.fromkeys(refusals))
 
     def refusal(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> str:
         """Return why some wanted moment has no engine; empty if each has one."""
@@ -210,13 +261,17 @@ class Auto(eqx.Module):
 
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
         """Build the engines for the wanted moments of a problem."""
+        if isinstance(problem.target, Mixture):
+            _, refusals = self.assign(problem, wanted)
+            members = tuple(self.choose(part, wanted) for part in problem.components)
+            return Chosen((Mixed(members),), (wanted,), refusals)
         problem = with_known_units(problem)
         assigned, refusals = self.assign(problem, wanted)
         for moment, name in assigned.items():
-            need = partial(ENGINES[name].room, problem, moment, self.rtol)
+            need = partial(_ALL_ENGINES[name].room, problem, moment, self.rtol)
             check_size("p", problem.p, need, f"the moment `{moment}` by {name}")
         names = tuple(dict.fromkeys(assigned.values()))
-        engines = tuple(ENGINES[name].build(problem, self.rtol) for name in names)
+        engines = tuple(_ALL_ENGINES[name].build(problem, self.rtol) for name in names)
         serves = tuple(tuple(moment for moment in wanted if assigned[moment] == name) for name in names)
         return Chosen(engines, serves, refusals)
 
@@ -247,6 +302,16 @@ def operations(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tup
     return counts.get("flops", 0.0) + TRANSCENDENTAL * counts.get("transcendentals", 0.0)
 
 
+def temporary_bytes(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> float:
+    """Bytes that one evaluation of the moments by one variant holds, as the compiler has laid them out.
+
+    The program is that of `estimate`; nothing is compiled after it.
+    """
+    compiled = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).lowered.compile()
+    layout = compiled.memory_analysis()
+    return 0.0 if layout is None else float(layout.temp_size_in_bytes + layout.output_size_in_bytes)
+
+
 def risk_along(
     chosen: Chosen,
     problem: Problem,
@@ -254,10 +319,15 @@ def risk_along(
     M: Float[np.ndarray, "replicas times p k"],
     P: Float[Array, "k k"],
     a: Float[np.ndarray, "replicas times p"],
+    moment: str = "excess_risk",
 ) -> tuple[Float[np.ndarray, "replicas times"], Float[np.ndarray, "replicas times"]]:
-    """Return the excess risk and its numerical error along saved trajectories; NaN where the overlaps are NaN."""
-    alone = chosen.only("excess_risk")
-    result = _combined(alone, tuple(risks_of(variant, problem, P, Q, M, a) for variant in alone.variants()))
+    """Return the excess risk and its numerical error along saved trajectories; NaN where the overlaps are NaN.
+
+    ``moment`` may name another one that is a number.
+    """
+    alone = chosen.only(moment)
+    risks = tuple(risks_of(variant, problem, P, Q, M, a, moment=moment) for variant in alone.variants())
+    result = _combined(alone, risks)
     return np.asarray(result.value), np.asarray(result.error)
 
 
@@ -285,12 +355,21 @@ def _risk_of_row(common: tuple[Chosen, Problem, Array], row: tuple[Array, Array,
 
 
 def risks_of(
-    variant: Chosen, problem: Problem, P: Array, Q: Array | np.ndarray, M: Array | np.ndarray, a: Array | np.ndarray
+    variant: Chosen,
+    problem: Problem,
+    P: Array,
+    Q: Array | np.ndarray,
+    M: Array | np.ndarray,
+    a: Array | np.ndarray,
+    *,
+    moment: str = "excess_risk",
 ) -> Float[np.ndarray, "rows times"]:
     """Return the excess risk with one variant of the engines, at overlaps with the leading axes (rows, times)."""
     # Without all that the risk does not depend on, so that every description has the same program.
-    alone = variant.only("excess_risk")
-    small = replaced(problem.without_dimension, noise=0.0)
+    alone = variant.only(moment)
+    small = problem.without_dimension
+    if problem.is_quadratic and moment == "excess_risk":
+        small = replaced(small, noise=0.0)
     number = a.shape[0] * a.shape[1]
     size = min(BATCH, _power_of_two(number))
     batches = -(-number // size)
@@ -314,7 +393,8 @@ def _risks_of(
     """Return the risks of the first batches of rows, one batch after the other."""
 
     def risk_of_row(row: tuple[Array, ...]) -> Array:
-        return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), ("excess_risk",))["excess_risk"]
+        (moment,) = variant.serves[0]
+        return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), (moment,))[moment]
 
     def advance(batch: Array, risks: Array) -> Array:
         return risks.at[batch].set(jax.vmap(risk_of_row)(tuple(x[batch] for x in rows)))

@@ -2,7 +2,8 @@
 
 import abc
 import dataclasses
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -73,6 +74,15 @@ class AbstractEngine(eqx.Module):
         """Return value and error from the results of the variants (pytrees of the same structure)."""
 
     @property
+    def judges_first(self) -> bool:
+        """Whether each other variant is too expensive for a whole trajectory and only judges the first one.
+
+        The combined value is that of the first variant then, and what another one differs by counts at least whole,
+        save for one that is far less accurate.
+        """
+        return False
+
+    @property
     @abc.abstractmethod
     def name(self) -> str:
         """The name of the engine in tables and datasets."""
@@ -124,6 +134,45 @@ def with_doubts(judged: Estimate, first: PyTree, doubted: tuple[Any, ...]) -> Es
     for result in doubted:
         error = jax.tree.map(lambda total, x, y: total + abs(y - x), error, first, result)
     return Estimate(judged.value, error)
+
+
+@runtime_checkable
+class Varied(Protocol):
+    """What has variants, and combines their results: an engine, or several of them together."""
+
+    def variants(self) -> tuple[Any, ...]:
+        """Return the variants; the first one is useful by itself."""
+        ...
+
+    def combine(self, results: tuple[Any, ...]) -> Estimate:
+        """Return value and error from the results of the variants."""
+        ...
+
+
+def one_varied(members: Sequence[Varied]) -> list[tuple[Any, ...]]:
+    """Return the first variants of all members, and copies with one of them replaced by another of its variants."""
+    first = tuple(member.variants()[0] for member in members)
+    return [
+        first,
+        *(
+            (*first[:position], variant, *first[position + 1 :])
+            for position, member in enumerate(members)
+            for variant in member.variants()[1:]
+        ),
+    ]
+
+
+def combined_of(members: Sequence[Varied], results: tuple[Any, ...]) -> Estimate:
+    """Return value and error from the results with `one_varied`; corrections and errors of the members add up."""
+    first, remaining = results[0], results[1:]
+    value, error = first, jax.tree.map(lambda x: 0.0 * abs(x), first)
+    for member in members:
+        number_of_others = len(member.variants()) - 1
+        of_member, remaining = remaining[:number_of_others], remaining[number_of_others:]
+        part = member.combine((first, *of_member))
+        value = jax.tree.map(lambda total, x, y: total + (x - y), value, part.value, first)
+        error = jax.tree.map(lambda total, x: total + x, error, part.error)
+    return Estimate(value, error)
 
 
 E = TypeVar("E", bound=AbstractRule)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from twolayer.expectation.closed.averaged import Closed, hermite_rows
 from twolayer.expectation.features import Breaks
-from twolayer.expectation.mesh import Features, Monitor, features_of, mesh, scaled
+from twolayer.expectation.mesh import Extent, Features, Monitor, features_of, mesh, scaled
 from twolayer.expectation.rules import QuadratureRule
 
 # A rest of the field below this part of its length is zero.
@@ -80,25 +80,26 @@ def table_rule(nodes: int, size: int) -> Table:
 
 
 def smoothed(
-    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, rules: Rules, terms: int
+    kind: Kind, mean: Float[Array, " x"], deviation: Array, extent: Extent, rules: Rules, terms: int
 ) -> Float[Array, "rows x"]:
     """Return the averages of a unit at each mean."""
-    is_free = deviation > DETERMINED * (jnp.max(jnp.abs(mean)) / edge + deviation)
+    is_free = deviation > DETERMINED * (jnp.max(jnp.abs(mean)) / extent.edge + deviation)
     if kind.closed is not None:
         averages = kind.closed(mean, jnp.where(is_free, deviation, 1.0), terms)
     else:
-        averages = _by_rule(kind, mean, deviation, edge, rules.along.panel if kind.kinks else rules.along.line, terms)
+        rule = rules.along.panel if kind.kinks else rules.along.line
+        averages = _by_rule(kind, mean, deviation, extent, rule, terms)
     return jnp.where(is_free, averages, _plain(kind, mean, terms))
 
 
 def _by_rule(
-    kind: Kind, mean: Float[Array, " x"], deviation: Array, edge: Array, rule: QuadratureRule, terms: int
+    kind: Kind, mean: Float[Array, " x"], deviation: Array, extent: Extent, rule: QuadratureRule, terms: int
 ) -> Float[Array, "rows x"]:
     def at(mu: Array) -> Array:
-        monitor, breaks = scaled(kind.features, mu, deviation, edge)
+        monitor, breaks = scaled(kind.features, mu, deviation, extent)
         y, w, _ = mesh(monitor, breaks, rule)
         g = kind.value(mu + deviation * y)
-        return jnp.append(jnp.sum(hermite_rows(w * g, y, terms), axis=1), jnp.sum(w * g * g))
+        return jnp.append(hermite_rows(w * g, y, terms, jnp.sum), jnp.sum(w * g * g))
 
     return jax.vmap(at, out_axes=1)(mean)
 
@@ -113,7 +114,7 @@ class Tables(NamedTuple):
     """Tables of the averages of one kind of unit."""
 
     kind: Kind
-    edge: Array
+    extent: Extent
     rules: Rules
     terms: int
 
@@ -121,11 +122,12 @@ class Tables(NamedTuple):
         """Return the averages at many means, whose standard deviation is ``spread``."""
         kind, features = self.kind, self.kind.features
         if kind.closed is not None:
-            return smoothed(kind, mean, deviation, self.edge, self.rules, self.terms)
+            return smoothed(kind, mean, deviation, self.extent, self.rules, self.terms)
         # A table need not be smaller than what the averages change over; derivatives would be those of rounding.
         scale = jnp.maximum(jnp.maximum(spread, NARROWEST * deviation), 1e-30)
-        # Means are combinations of two numbers, each of them within the edge.
-        edge = np.sqrt(2.0) * self.edge
+        # Means are combinations of two numbers, each of them within the edge. Nothing falls off here, so that nodes are
+        # dense where the averages vary, however wide that is.
+        extent = Extent(np.sqrt(2.0) * self.extent.edge)
         sharp = jnp.where(deviation > SHARPEST * scale, jnp.maximum(deviation / scale, SHARPEST), 1e30)
         centres = jnp.asarray([*features.centres, *kind.kinks]) / scale
         widths = jnp.concatenate(
@@ -136,17 +138,17 @@ class Tables(NamedTuple):
         )
         wave = features.wave * spread * jnp.exp(-0.5 * (features.wave * deviation) ** 2)
         monitor = jax.lax.stop_gradient(
-            Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, edge)
+            Monitor(jnp.clip(centres, -1e30, 1e30), jnp.clip(widths, 1e-12, 1e30), wave, extent)
         )
         breaks = jnp.asarray(kind.kinks) / scale
         size = len(self.rules.table.nodes)
         rule = QuadratureRule(self.rules.table.nodes, np.ones(size))
         z, _, t_ends = mesh(monitor, breaks, rule)
-        values = smoothed(kind, scale * z, deviation, self.edge, self.rules, self.terms)
+        values = smoothed(kind, scale * z, deviation, self.extent, self.rules, self.terms)
         coefficients = jnp.einsum(
             "cn,qpn->pqc", jnp.asarray(self.rules.table.to_coefficients), values.reshape(len(values), -1, size)
         )
-        place = jnp.clip(mean / scale, -edge, edge)
+        place = jnp.clip(mean / scale, -extent.edge, extent.edge)
         t = monitor.count(place)
         total = jnp.zeros((len(values), len(mean)))
         for panel in range(len(kind.kinks) + 1):

@@ -7,7 +7,8 @@ The nodes are evenly spaced (or those of a Gauss-Legendre rule between kinks) in
 The first term resolves the normal density, a feature at :math:`c_i` of width :math:`\omega_i` has nodes at distances
 proportional to its own size near it and to the distance from it further out, and a wave adds a constant density. As the
 map is analytic, the trapezoidal rule converges geometrically. A wide feature takes no nodes: one number of nodes serves
-rows of any length.
+rows of any length. Where all features are wide in units of the fields, the first term alone is enough, and its inverse
+is known.
 """
 
 from functools import lru_cache
@@ -30,6 +31,8 @@ AMPLITUDE = 3.0
 # Each piece must have this share of the density that its own kernel would give.
 SHARE = 0.45
 MOST_KERNELS = 6
+# Features at least this many times as wide as the deviation of a field need no nodes of their own.
+WIDE = 1.1
 # Newton steps after each step along the line, and at the end.
 POLISH = 2
 
@@ -63,41 +66,56 @@ def features_of(breaks: Breaks) -> Features:
     return Features(tuple(centres[chosen].tolist()), tuple(widths[chosen].tolist()), breaks.kinks, 0.0)
 
 
+class Extent(NamedTuple):
+    """How far rules reach, in deviations, and whether all features are wide, so that nodes need not adapt to them."""
+
+    edge: Array
+    is_plain: Array | bool = False
+
+
 class Monitor(NamedTuple):
     """The density of nodes along a standard normal number."""
 
     centres: Float[Array, " kernels"]
     widths: Float[Array, " kernels"]
     wave: Array
-    edge: Array
+    extent: Extent
+
+    @property
+    def edge(self) -> Array:
+        return self.extent.edge
 
     @property
     def core(self) -> Array:
         """The width of the kernel for the normal density."""
         return CORE * self.edge
 
-    def _kernels(self, y: Array) -> tuple[Array, Array]:
+    def at(self, y: Array) -> tuple[Array, Array]:
+        """Return t(y) and its derivative, the density; one root serves both."""
         shape = (1,) * y.ndim + (-1,)
-        return self.centres.reshape(shape), self.widths.reshape(shape)
+        z = (y[..., None] - self.centres.reshape(shape)) / self.widths.reshape(shape)
+        factors, roots = _exp_arsinh(z)
+        core, root = _exp_arsinh(y / self.core)
+        folded = AMPLITUDE * jnp.log(jnp.prod(factors, axis=-1))
+        kernels = AMPLITUDE * jnp.sum(1.0 / (self.widths.reshape(shape) * roots), axis=-1)
+        count, density = DENSITY * self.core * jnp.log(core), DENSITY / root
+        share = 1.0 - jnp.asarray(self.extent.is_plain, float)
+        return count + share * (self.wave * y + folded), density + share * (self.wave + kernels)
 
     def count(self, y: Array) -> Array:
         """Return t(y)."""
-        centres, widths = self._kernels(y)
-        folded = AMPLITUDE * jnp.log(jnp.prod(_exp_arsinh((y[..., None] - centres) / widths), axis=-1))
-        return DENSITY * self.core * jnp.log(_exp_arsinh(y / self.core)) + self.wave * y + folded
+        return self.at(y)[0]
 
     def density(self, y: Array) -> Array:
         """Return the derivative of t(y)."""
-        centres, widths = self._kernels(y)
-        kernels = AMPLITUDE * jnp.sum(jax.lax.rsqrt((y[..., None] - centres) ** 2 + widths**2), axis=-1)
-        return DENSITY * self.core * jax.lax.rsqrt(y * y + self.core**2) + self.wave + kernels
+        return self.at(y)[1]
 
 
-def _exp_arsinh(z: Array) -> Array:
-    """Return exp(arsinh(z)), which takes less time to compile than arsinh."""
-    is_left = z < 0.0
-    size = jnp.where(is_left, -z, z) + jnp.sqrt(1.0 + z * z)
-    return jnp.where(is_left, 1.0 / size, size)
+def _exp_arsinh(z: Array) -> tuple[Array, Array]:
+    """Return exp(arsinh(z)), which takes less time to compile than arsinh, and the root of 1 + z^2."""
+    root = jnp.sqrt(1.0 + z * z)
+    size = jnp.abs(z) + root
+    return jnp.where(z < 0.0, 1.0 / size, size), root
 
 
 def even_rule(nodes: int) -> QuadratureRule:
@@ -126,7 +144,15 @@ def mesh(monitor: Monitor, breaks: Float[Array, " breaks"], rule: QuadratureRule
     middle = 0.5 * (t_ends[1:] + t_ends[:-1])
     t = middle[:, None] + half[:, None] * jnp.asarray(rule.points)[None, :]
     low, high = jnp.repeat(ends[:-1], t.shape[1]), jnp.repeat(ends[1:], t.shape[1])
-    y = _inverse(monitor, t.ravel(), t_ends[0], low, high)
+
+    def adaptive() -> Array:
+        return _inverse(monitor, t.ravel(), t_ends[0], low, high)
+
+    def plain() -> Array:
+        return monitor.core * jnp.sinh(t.ravel() / (DENSITY * monitor.core))
+
+    is_plain = monitor.extent.is_plain
+    y = adaptive() if isinstance(is_plain, bool) else jax.lax.cond(is_plain, plain, adaptive)
     weights = (half[:, None] * jnp.asarray(rule.weights)[None, :]).ravel() / monitor.density(y)
     return y, weights * jnp.exp(-0.5 * y * y) / np.sqrt(2.0 * np.pi), t_ends
 
@@ -140,14 +166,16 @@ def _inverse(monitor: Monitor, t: Array, start: Array, low: Array, high: Array) 
         step = time - before
         middle = y + 0.5 * step / monitor.density(y)
         y = _bounded(y + step / monitor.density(middle), monitor.edge)
-        y = _bounded(y - (monitor.count(y) - time) / monitor.density(y), monitor.edge)
+        count, density = monitor.at(y)
+        y = _bounded(y - (count - time) / density, monitor.edge)
         return (y, time), y
 
     _, y = jax.lax.scan(advance, (-1.0 * monitor.edge, first), times)
     for _ in range(POLISH):
         # The last step makes the nodes differentiable in the places of kinks.
         y = jax.lax.stop_gradient(y)
-        y = jnp.clip(y - (monitor.count(y) - t) / monitor.density(y), low, high)
+        count, density = monitor.at(y)
+        y = jnp.clip(y - (count - t) / density, low, high)
     return y
 
 
@@ -155,12 +183,20 @@ def _bounded(y: Array, edge: Array) -> Array:
     return jnp.clip(y, -edge, edge)
 
 
-def scaled(features: Features, mean: Array, scale: Array, edge: Array) -> tuple[Monitor, Array]:
+def scaled(features: Features, mean: Array, scale: Array, extent: Extent) -> tuple[Monitor, Array]:
     """Return the monitor and the breaks for a function of ``mean + scale * y``."""
     safe = jnp.maximum(scale, 1e-30)
     centres, widths = jnp.asarray(features.centres), jnp.asarray(features.widths)
     breaks = (jnp.asarray(features.kinks) - mean) / safe
-    return Monitor((centres - mean) / safe, widths / safe, features.wave * scale, edge), breaks
+    return Monitor((centres - mean) / safe, widths / safe, features.wave * scale, extent), breaks
+
+
+def narrowest(breaks: Breaks) -> float:
+    """Return the width of the narrowest feature of a function: zero at a kink, infinity for a polynomial."""
+    if breaks.kinks:
+        return 0.0
+    features = features_of(breaks)
+    return min(features.widths, default=np.inf) if not features.wave else 0.5 * breaks.wave
 
 
 def length_of(features: Features, scale: float, edge: float) -> float:

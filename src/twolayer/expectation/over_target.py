@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.core.precision import double
 from twolayer.expectation.base import by_coarser
 from twolayer.expectation.closed.thresholds import thresholds
 from twolayer.expectation.qmc import (
@@ -37,9 +36,9 @@ from twolayer.expectation.rules import (
     tensor_rule,
 )
 from twolayer.expectation.smoothing import AbstractSmoothing, smoothings
-from twolayer.expectation.tails import tail_share
+from twolayer.expectation.tails import tail_share, target_values
 from twolayer.expectation.tilted import REACH, TAIL, suits_smooth_target
-from twolayer.problem import AbstractTarget, Problem
+from twolayer.problem import Problem
 
 # Points that contribute less than this fraction of the accuracy are omitted; hundreds of them stay below rounding.
 DROPPED = 1e-9
@@ -180,7 +179,7 @@ def _folded(problem: Problem, rule: QuadratureRule, dropped: float = 0.0) -> Tar
     """
     target, activation = problem.target, problem.student.activation
     fields = rule.points @ _root(problem).T
-    plus, minus = _values(target, fields), _values(target, -fields)
+    plus, minus = target_values(target, fields), target_values(target, -fields)
     size = (1.0 + plus**2 + minus**2) * (1.0 + np.sum(rule.points**2, axis=1)) ** (activation.growth + 1)
     is_kept = rule.weights * size > dropped
     points, weights, plus, minus = rule.points[is_kept], rule.weights[is_kept], plus[is_kept], minus[is_kept]
@@ -189,8 +188,3 @@ def _folded(problem: Problem, rule: QuadratureRule, dropped: float = 0.0) -> Tar
         return TargetRule(points, weights, plus, 0.0)
     rest = 0.125 * weights @ (plus - parity * minus) ** 2
     return TargetRule(points, weights, 0.5 * (plus + parity * minus), rest)
-
-
-def _values(target: AbstractTarget, fields: Float[np.ndarray, "points k"]) -> Float[np.ndarray, " points"]:
-    with double():
-        return np.asarray(target(jnp.asarray(fields)))

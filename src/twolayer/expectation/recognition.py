@@ -1,9 +1,9 @@
 """Recognise the activations that users give as functions, so that engines made for known ones serve them too.
 
 A function is compared with the named activations, and with families whose parameters are read off its values: piecewise
-linear functions between the kinks that were found, polynomials, rescaled error functions and hyperbolic tangents, silu
-of any slope. It is one of them if values and slopes agree up to rounding on two other sets of points. Simulations and
-clouds of points still call the function of the user.
+linear functions between the kinks that were found, polynomials, rescaled error functions and hyperbolic tangents, silu,
+gelu and softplus of any slope, waves and Gaussian bumps. It is one of them if values and slopes agree up to rounding on
+two other sets of points. Simulations and clouds of points still call the function of the user.
 """
 
 import itertools
@@ -14,14 +14,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.special import ndtri
 
 from twolayer.core.precision import double
+from twolayer.expectation.closed.bumps import sum_of
+from twolayer.expectation.closed.waves import wave_of
 from twolayer.problem import AbstractActivation, Custom, Problem
 from twolayer.problem.activations import (
+    Cosine,
+    GaussianBump,
+    Gelu,
+    GeluTanh,
     PiecewiseLinear,
     PolynomialActivation,
     Rescaled,
     Silu,
+    Softplus,
     as_activation,
     names,
 )
@@ -36,6 +44,8 @@ POINTS = np.concatenate([NEAR, OUT])
 OF_VALUE, OF_SLOPE = 2e-14, 4e-13
 # Where a bounded function has reached its limits.
 LIMIT = 36.0
+# Where softplus and gelu are lines, for slopes above a tenth.
+LINE = 1e3
 # The largest degree of a polynomial, and points through which it is laid.
 DEGREE, LAID = 12, 3.0 * np.cos(np.pi * (np.arange(40) + 0.5) / 40)
 
@@ -113,7 +123,10 @@ def _fitted(custom: Custom, values: Callable[[np.ndarray], np.ndarray]) -> Itera
         return
     yield from _bounded(values)
     yield from _silu(values)
+    yield from _rectifying(values)
     yield from _polynomial(values)
+    yield from _wave(custom)
+    yield from _bump(custom)
 
 
 def _piecewise_linear(custom: Custom, values: Callable[[np.ndarray], np.ndarray]) -> AbstractActivation | None:
@@ -149,10 +162,55 @@ def _silu(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActiva
         yield Silu(float(rounded(np.log([at_one / (1.0 - at_one)]))[0]))
 
 
+def _rectifying(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
+    """Return softplus and gelu with the limits of a function on both sides and its values between."""
+    (low, centre, _), (left, _, right) = values(np.array([-LINE, 0.0, LINE]))
+    if not np.isfinite(low + right) or abs(left) > 1e-12 or abs(right) < 1e-12:
+        return
+    if abs(centre - low) > 1e-12:
+        amplitude, offset = (rounded(np.array([(centre - low) / np.log(2.0), low]))).tolist()
+        units = [(Softplus(), amplitude, offset)] if right / amplitude > 0.0 else []
+    else:
+        places = np.array([10.0, 3.0, 1.0, 0.3, 0.1])
+        shares = (values(places)[0] - centre) / (right * places)
+        rates = ndtri(shares[(shares > 0.55) & (shares < 0.98)]) / places[(shares > 0.55) & (shares < 0.98)]
+        units = [(Gelu(), right / float(rounded(rates[:1], 1e-14)[0]), float(low))] if len(rates) else []
+    for base, amplitude, offset in units:
+        rate = float(rounded(np.array([right / amplitude]), 1e-14)[0])
+        yield Rescaled(base, float(rounded(np.array([amplitude]), 1e-14)[0]), rate, offset)
+
+
+def _wave(custom: Custom) -> Iterator[AbstractActivation]:
+    wave = wave_of(custom)
+    if wave is None:
+        return
+    amplitude, phase = abs(wave.amplitude), float(np.angle(wave.amplitude))
+    if abs(phase) > 0.75 * np.pi:  # minus a cosine
+        amplitude, phase = -amplitude, phase - np.copysign(np.pi, phase)
+    quarter = np.copysign(0.5 * np.pi, phase)
+    phase = float(quarter) if abs(phase - quarter) < 1e-13 else float(rounded(np.array([phase]), 1e-13)[0])
+    amplitude, frequency, mean = rounded(np.array([amplitude, wave.number, wave.mean]), 1e-13).tolist()
+    yield _scaled(Cosine(frequency, phase), amplitude, mean)
+
+
+def _bump(custom: Custom) -> Iterator[AbstractActivation]:
+    bump = sum_of(custom)
+    if bump is None or len(bump.c) > 1:
+        return
+    centre, width = float(np.real(bump.beta[0] / bump.alpha[0])), float(bump.alpha[0] ** -0.5)
+    height, mean, centre, width = rounded(np.array([bump.c[0], bump.mean, centre, width]), 1e-14).tolist()
+    yield _scaled(GaussianBump(centre, width), height, mean)
+
+
+def _scaled(base: AbstractActivation, amplitude: float, offset: float) -> AbstractActivation:
+    return base if amplitude == 1.0 and offset == 0.0 else Rescaled(base, amplitude, 1.0, offset)
+
+
 def _polynomial(values: Callable[[np.ndarray], np.ndarray]) -> Iterator[AbstractActivation]:
     y = values(LAID)[0]
     coefficients = np.polynomial.chebyshev.chebfit(LAID / 3.0, y, DEGREE)
-    powers = np.polynomial.chebyshev.cheb2poly(coefficients) / 3.0 ** np.arange(DEGREE + 1)
+    shortened = np.polynomial.chebyshev.cheb2poly(coefficients)  # without the last ones where they are exactly zero
+    powers = np.pad(shortened, (0, DEGREE + 1 - len(shortened))) / 3.0 ** np.arange(DEGREE + 1)
     size = np.max(np.abs(y))
     kept = np.abs(powers) * 3.0 ** np.arange(DEGREE + 1) > 1e-10 * size
     if np.any(kept) and not np.all(kept):
@@ -165,8 +223,18 @@ def _words(activation: AbstractActivation) -> str:
     match activation:
         case Silu(slope=slope) if slope != 1.0:
             return f"silu, slope {slope:g}"
+        case GeluTanh():
+            return "gelu_tanh, the GELU with a hyperbolic tangent"
+        case Cosine(frequency=frequency, phase=phase):
+            if activation.parity == -1:
+                return f"{'-' if phase > 0.0 else ''}sin({frequency:g} x)"
+            return f"cos({frequency:g} x{f' {phase:+.6g}' if phase else ''})"
+        case GaussianBump(centre=centre, width=width):
+            return f"a Gaussian bump at {centre:g}, width {width:g}"
         case Rescaled(base=base, amplitude=amplitude, rate=rate, offset=offset):
             shifted = f" + {offset:g}" if offset else ""
+            if isinstance(base, Cosine | GaussianBump):  # with a scale of its own
+                return f"{amplitude:g} times {_words(base)}{shifted}"
             return f"{amplitude:g} {type(base).__name__.lower()}({rate:g} x){shifted}"
         case PolynomialActivation():
             return f"a polynomial of degree {activation.growth}"
@@ -198,4 +266,9 @@ def notes_on(problem: Problem) -> tuple[str, ...]:
     for r, kinks in enumerate(fields, start=1):
         if kinks:
             notes.append(f"The target has kinks or jumps along z{r} at {', '.join(f'{kink:g}' for kink in kinks)}.")
+    if not problem.is_quadratic:
+        notes.append(
+            f"The averages of {problem.loss} with noise {problem.noise} do not come apart: each is over all fields at "
+            "once."
+        )
     return tuple(notes)

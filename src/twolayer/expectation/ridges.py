@@ -26,7 +26,7 @@ from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarse
 from twolayer.expectation.closed.relu import safe_root
 from twolayer.expectation.conditional import DETERMINED, FieldRules, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import lost_waves, ridge_doubts
-from twolayer.expectation.mesh import Monitor, even_rule, length_of, mesh
+from twolayer.expectation.mesh import WIDE, Extent, Monitor, even_rule, length_of, mesh, narrowest
 from twolayer.expectation.moments import MOMENTS
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
@@ -37,9 +37,9 @@ from twolayer.problem import Overlaps, Problem
 
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
 # the length LONG, or LONGER for waves; longer ones are less accurate.
-FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.2, 3.0, 6.0
+FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.3, 3.0, 6.0
 # The share of the nodes in the coarser rules that give the error.
-COARSER = (0.72, 0.52)
+COARSER = (0.8, 0.62)
 # The accuracy of long rows, below which an integrator gains nothing: each evaluation is expensive, and a method of few
 # stages with interpolated save points needs the fewest.
 RTOL = 2e-6
@@ -47,8 +47,8 @@ RTOL = 2e-6
 TERMS = 20
 # Units of the student and of the target together, for moments with two slopes and for others.
 MOST_UNITS, MOST_PAIRED = 10, 24
-# Units of the student for moments with two slopes: equations of motion with more of them would take minutes.
-MOST_SLOPES = 2
+# Units of the student for moments with two slopes, with kinks and without: the work grows with their pairs.
+MOST_SLOPES, MOST_SMOOTH = 2, 4
 # Kinks of all units together, at each of which the rules along a field break, and nodes between them.
 MOST_KINKS, BETWEEN = 8, 0.75
 # How many times as many nodes there are for the target alone, whose averages are made once.
@@ -89,6 +89,10 @@ class Ridges(AbstractEngine):
     def rtol(self) -> float:
         return RTOL
 
+    @property
+    def judges_first(self) -> bool:
+        return True
+
     @classmethod
     def suits(cls, problem: Problem, moment: str) -> Suits:
         if moment == "covariance":
@@ -102,11 +106,10 @@ class Ridges(AbstractEngine):
             return Suits(False, "the target is not known to be a sum of functions of one field each")
         if not kinds[0].is_continuous:
             return Suits(False, "the activation jumps, so that its derivative is not a function")
-        if moment == "phi_hd" and problem.p > MOST_SLOPES:
-            return Suits(
-                False, f"{problem.p} units of the student, limit {MOST_SLOPES}: along each pair takes too long"
-            )
-        if problem.p > MOST_SLOPES and Slices.suits(problem, moment).ok:
+        most = MOST_SLOPES if kinds[0].kinks else MOST_SMOOTH
+        if moment == "phi_hd" and problem.p > most:
+            return Suits(False, f"{problem.p} units of the student, limit {most}: along each pair takes too long")
+        if problem.p > most and Slices.suits(problem, moment).ok:
             return Suits(False, f"{problem.p} units of the student, which rules along single fields serve faster")
         limit = MOST_UNITS if moment == "phi_hd" else MOST_PAIRED
         number = sum(len(kind.units) for kind in kinds)
@@ -168,12 +171,20 @@ class _Averages:
     def __init__(
         self, engine: Ridges, along: FieldRules, kinds: tuple[Kind, ...], covariance: Array, edge: Array, terms: int
     ):
-        self.rules, self.along, self.kinds, self.edge, self.terms = engine.rules, along, kinds, edge, terms
+        self.rules, self.along, self.kinds, self.terms = engine.rules, along, kinds, terms
         # The bound covers the rounding of the covariances, from which small conditional ones are differences.
         rounding = engine.bound * 4.0 * np.finfo(float).eps
         self.covariance = covariance * (1.0 + rounding * jnp.eye(len(covariance)))
+        self.extent = Extent(edge, self._has_wide_features())
         self.kernels = Kernels.of(kinds)
         self.wave = jnp.asarray(np.concatenate([[kind.features.wave] * len(kind.units) for kind in kinds]))
+
+    def _has_wide_features(self) -> Array | bool:
+        """Whether all features are wide in units of the deviations of the fields."""
+        narrow = np.concatenate([[narrowest(kind.breaks)] * len(kind.units) for kind in self.kinds])
+        if not np.all(narrow):
+            return False
+        return jax.lax.stop_gradient(jnp.all(WIDE * safe_root(jnp.diagonal(self.covariance)) <= narrow))
 
     def rule(self, given: Given, mean: Array, kernels: Kernels) -> tuple[Array, Array]:
         """Return nodes and weights along a normal number on which the fields of all units depend.
@@ -188,7 +199,7 @@ class _Averages:
         centres = jnp.clip((jnp.asarray(kernels.centres) - mean[owner]) / slope, -1e30, 1e30)
         wave = jnp.sum(self.wave * jnp.abs(given.means) * jnp.exp(-0.5 * (self.wave * given.deviations) ** 2))
         rule = self.along.panel if len(kernels.breaks) else self.along.line
-        nodes, weights, _ = mesh(Monitor(centres, width, wave, self.edge), centres[kernels.breaks], rule)
+        nodes, weights, _ = mesh(Monitor(centres, width, wave, self.extent), centres[kernels.breaks], rule)
         return nodes, weights
 
     def lines(self, units: np.ndarray) -> _Line:
@@ -202,7 +213,7 @@ class _Averages:
         x, w = self.rule(given, jnp.zeros_like(means), self.kernels.along_one())
 
         def smooth(kind: Kind, *numbers: Array) -> Array:
-            return jax.vmap(lambda mu, s: smoothed(kind, mu, s, self.edge, self.rules, self.terms))(*numbers)
+            return jax.vmap(lambda mu, s: smoothed(kind, mu, s, self.extent, self.rules, self.terms))(*numbers)
 
         T = _of_kinds(self.kinds, smooth, means[:, None] * x[None, :], given.deviations)
         return _Line(given, x, means[unit] * x, w, T)
@@ -217,7 +228,7 @@ class _Averages:
         """Return the averages of units of these kinds at many means, given these, their deviation, and the rest."""
 
         def tabulate(kind: Kind, *numbers: Array) -> Array:
-            return jax.vmap(Tables(kind, self.edge, self.rules, self.terms).at)(*numbers)
+            return jax.vmap(Tables(kind, self.extent, self.rules, self.terms).at)(*numbers)
 
         return _of_kinds(kinds, tabulate, *numbers)
 
@@ -279,11 +290,13 @@ class _Moments:
             lengths = safe_root(jnp.diagonal(averages.covariance))[units]
             sizes = jnp.abs(self.fields.weights[first:])[units]
             rule = () if lines is None else (lines.field[units].T, lines.weights[units].T)
-            doubted.append((kind, averages.edge, lengths, sizes, *rule))
+            doubted.append((kind, averages.extent.edge, lengths, sizes, *rule))
         lost = [
             self._lost(kind, np.array([u for u in kind.units if u >= self.p], int), students) for kind in self.kinds
         ]
-        return ridge_doubts(self.problem, self.overlaps, doubted, self.wanted, self.all.edge, jnp.max(jnp.stack(lost)))
+        return ridge_doubts(
+            self.problem, self.overlaps, doubted, self.wanted, self.all.extent.edge, jnp.max(jnp.stack(lost))
+        )
 
     def _lost(self, kind: Kind, units: np.ndarray, students: _Line) -> Array:
         """Return how much of the target's waves is between the nodes along the student's fields."""

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.precision import double
 from twolayer.core.types import Numbers
 from twolayer.expectation.base import SAFETY
+from twolayer.expectation.tails import target_values
 from twolayer.problem import AbstractTarget
 
 # Beyond this many deviations a function that grows less than exp(z^2 / 8) contributes nothing.
@@ -172,8 +172,7 @@ def _missed_on_lines(target: AbstractTarget, orders: tuple[int, ...]) -> dict[in
     density = np.exp(-0.5 * grid**2) * (grid[1] - grid[0]) / np.sqrt(2.0 * np.pi)
     rules = [QuadratureRule(grid, density), *(gauss_hermite(order) for order in orders)]
     nodes = np.concatenate([points for points, _ in rules])
-    with double():
-        values = np.asarray(target(jnp.asarray(nodes[:, None, None] * directions[None, :, :]))) ** 2
+    values = target_values(target, nodes[:, None, None] * directions[None, :, :]) ** 2
     bounds = np.cumsum([0] + [len(weights) for _, weights in rules])
     squares = [w @ values[i:j] for (_, w), (i, j) in zip(rules, pairwise(bounds), strict=True)]
     scale = np.max(np.sqrt(squares[0]) + squares[0]) + 1e-300
@@ -184,7 +183,7 @@ def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[in
     """Return the order of a product rule for products of the target and of thresholds, and its remaining error.
 
     Orders are raised until a rule and one of 0.7 times its order agree on averages of the target, its square, and its
-    product with a threshold of the ``narrowest`` noise along each axis. Nothing is compiled. Since two rules may miss
+    product with a threshold of the ``narrowest`` noise along each axis. Since two rules may miss
     the same narrow feature, averages along lines must also agree with those over a fine grid.
     """
     from scipy.special import erf
@@ -195,8 +194,7 @@ def order_for(target: AbstractTarget, rtol: float, narrowest: float) -> tuple[in
     rules = [tensor_rule(order, target.k) for order in tried]
     bounds = np.cumsum([0] + [len(weights) for _, weights in rules])
     root = np.linalg.cholesky(np.asarray(target.target_overlaps))
-    with double():
-        values = np.asarray(target(jnp.asarray(np.concatenate([grid for grid, _ in rules]) @ root.T)))
+    values = target_values(target, np.concatenate([grid for grid, _ in rules]) @ root.T)
     averages = {}
     for order, (grid, weights), (first, last) in zip(tried, rules, pairwise(bounds), strict=True):
         f = values[first:last]

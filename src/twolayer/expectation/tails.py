@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +14,21 @@ from twolayer.core.types import Numbers
 from twolayer.problem import AbstractTarget, Overlaps, Problem
 
 
+def target_values(target: AbstractTarget, fields: Float[np.ndarray, "*n k"]) -> Float[np.ndarray, "*n"]:
+    """Return the target at many fields, by one program for any number of them."""
+    rows = fields.reshape(-1, target.k)
+    firsts = range(0, len(rows), AT_ONCE)
+    with double():
+        members = [np.minimum(np.arange(first, first + AT_ONCE), len(rows) - 1) for first in firsts]
+        values = [np.asarray(_target_values(target, jnp.asarray(rows[part]))) for part in members]
+    return np.concatenate(values)[: len(rows)].reshape(fields.shape[:-1])
+
+
+@eqx.filter_jit
+def _target_values(target: AbstractTarget, fields: Float[Array, "n k"]) -> Float[Array, " n"]:
+    return target(fields)
+
+
 def tail_share(target: AbstractTarget, reach: float) -> float:
     r"""Return the largest fraction of :math:`E[f^2]` from fields beyond ``reach`` deviations, along several lines."""
     if target.k == 0:
@@ -21,8 +37,7 @@ def tail_share(target: AbstractTarget, reach: float) -> float:
     directions = [*np.eye(target.k), np.ones(target.k) / np.sqrt(target.k)]
     shares = []
     for direction in directions:
-        with double():
-            values = np.asarray(target(jnp.asarray(z[:, None] * direction[None, :] @ _root(target))))
+        values = target_values(target, z[:, None] * direction[None, :] @ _root(target))
         with np.errstate(over="ignore", invalid="ignore"):
             density = np.exp(2.0 * np.log(np.abs(values) + 1e-300) - 0.5 * z**2)
         total = np.sum(density)
@@ -40,8 +55,8 @@ def diverges(target: AbstractTarget) -> bool:
     z = np.concatenate([-DISTANCES[::-1], DISTANCES])
     is_far = np.abs(z) > FAR
     for direction in [*np.eye(target.k), np.ones(target.k) / np.sqrt(target.k)]:
-        with double(), np.errstate(all="ignore"):
-            values = np.abs(np.asarray(target(jnp.asarray(z[:, None] * direction[None, :] @ _root(target)))))
+        with np.errstate(all="ignore"):
+            values = np.abs(target_values(target, z[:, None] * direction[None, :] @ _root(target)))
             density = 2.0 * np.log(np.nan_to_num(values, nan=np.inf) + 1e-300) - 0.5 * z**2
         if np.max(density[is_far]) > np.max(density[~is_far]):
             return True
@@ -52,6 +67,8 @@ def _root(target: AbstractTarget) -> np.ndarray:
     return np.linalg.cholesky(np.asarray(target.target_overlaps)).T
 
 
+# Rows of fields at which a target is evaluated at once.
+AT_ONCE = 8192
 # Distances, in deviations, at which growth is measured; beyond the last one the normal density underflows.
 DISTANCES = np.linspace(0.0, 38.0, 153)
 # An average that is made beyond this distance is infinite, or too large for a number.

@@ -150,7 +150,7 @@ class Learnability:
         }
 
     def __str__(self) -> str:
-        from twolayer.learnability.report import report
+        from twolayer.learnability.as_text import report
 
         return report(self)
 

@@ -1,19 +1,33 @@
 """The learning problem: targets, students, inputs and starts."""
 
 from twolayer.problem.activations import AbstractActivation as AbstractActivation
+from twolayer.problem.activations import Cosine as Cosine
 from twolayer.problem.activations import Custom as Custom
+from twolayer.problem.activations import GaussianBump as GaussianBump
 from twolayer.problem.activations import LeakyRelu as LeakyRelu
 from twolayer.problem.activations import PiecewiseLinear as PiecewiseLinear
+from twolayer.problem.blocks import BlockFrame as BlockFrame
+from twolayer.problem.blocks import BlockOverlaps as BlockOverlaps
+from twolayer.problem.blocks import coordinates_of as coordinates_of
+from twolayer.problem.blocks import embed_blocks as embed_blocks
 from twolayer.problem.expression import Expression as Expression
 from twolayer.problem.inputs import AbstractInputs as AbstractInputs
 from twolayer.problem.inputs import Gaussian as Gaussian
 from twolayer.problem.inputs import Samples as Samples
 from twolayer.problem.losses import AbstractLoss as AbstractLoss
 from twolayer.problem.losses import Correlation as Correlation
+from twolayer.problem.losses import CustomLoss as CustomLoss
+from twolayer.problem.losses import Hinge as Hinge
+from twolayer.problem.losses import Huber as Huber
+from twolayer.problem.losses import Logistic as Logistic
 from twolayer.problem.losses import Square as Square
+from twolayer.problem.noise import Flips as Flips
 from twolayer.problem.overlaps import Overlaps as Overlaps
 from twolayer.problem.overlaps import embed as embed
 from twolayer.problem.problem import Problem as Problem
+from twolayer.problem.spectrum import AbstractCovariance as AbstractCovariance
+from twolayer.problem.spectrum import Eigenvalues as Eigenvalues
+from twolayer.problem.spectrum import PowerLaw as PowerLaw
 from twolayer.problem.starts import AbstractStart as AbstractStart
 from twolayer.problem.starts import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem.starts import GivenOverlaps as GivenOverlaps
@@ -25,7 +39,9 @@ from twolayer.problem.targets import AbstractTarget as AbstractTarget
 from twolayer.problem.targets import Committee as Committee
 from twolayer.problem.targets import Hermite as Hermite
 from twolayer.problem.targets import Labels as Labels
+from twolayer.problem.targets import Mixture as Mixture
 from twolayer.problem.targets import MultiIndex as MultiIndex
 from twolayer.problem.targets import PhaseRetrieval as PhaseRetrieval
+from twolayer.problem.targets import Signs as Signs
 from twolayer.problem.targets import SingleIndex as SingleIndex
 from twolayer.problem.targets import Staircase as Staircase

@@ -23,7 +23,14 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.multivariate import Polynomial, TooLarge, compose, constant, unknown
 from twolayer.core.precision import double
-from twolayer.problem.activations import AbstractActivation, AbstractPiecewiseLinear, Silu, as_activation
+from twolayer.problem.activations import (
+    AbstractActivation,
+    AbstractPiecewiseLinear,
+    Cosine,
+    GaussianBump,
+    Silu,
+    as_activation,
+)
 from twolayer.problem.activations import names as activation_names
 from twolayer.specification.registry import register
 
@@ -86,13 +93,36 @@ def _tree(text: str) -> ast.expr:
         _check(tree, 0)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, InvalidInput):
+            error.position = _place(text, error.position or 0)
             raise
-        raise InvalidInput(f"The formula {shown(text)} cannot be read: {error.__class__.__name__}.") from None
+        reason = error.msg if isinstance(error, SyntaxError) else error.__class__.__name__
+        refusal = InvalidInput(f"The formula {shown(text)} cannot be read: {reason}.")
+        if isinstance(error, SyntaxError) and error.offset:  # counted in characters, from 1
+            refusal.position = min(len(text) - len(text.lstrip()) + error.offset - 1, len(text))
+        raise refusal from None
     return tree
 
 
+def _place(text: str, offset: int) -> int:
+    """The place in a text of a part that begins so many bytes behind its leading spaces."""
+    stripped = text.strip().encode()
+    return len(text) - len(text.lstrip()) + len(stripped[:offset].decode(errors="ignore"))
+
+
 def _check(node: ast.AST, depth: int) -> float | None:
-    """Refuse every node that is not on the whitelist; return the value of a part without fields, None for others."""
+    """Refuse every node that is not on the whitelist; return the value of a part without fields, None for others.
+
+    A refusal tells the place of the innermost part that is refused.
+    """
+    try:
+        return _checked(node, depth)
+    except InvalidInput as error:
+        if error.position is None:
+            error.position = getattr(node, "col_offset", 0)
+        raise
+
+
+def _checked(node: ast.AST, depth: int) -> float | None:
     if depth > MAX_DEPTH:
         raise InvalidInput(f"A formula may be nested {MAX_DEPTH} deep at most.")
     parts: list[float | None]
@@ -348,6 +378,11 @@ def symbolic_activation(activation: AbstractActivation, x: "sp.Expr") -> "sp.Exp
         return sum((s * sp.Max(x - t, 0) for t, s in pairs), start=numbers[0] + numbers[1] * x)
     if isinstance(activation, Silu):
         return x / (1 + sp.exp(-sp.Rational(repr(activation.slope)) * x))
+    if isinstance(activation, Cosine) and activation.phase == 0.0:
+        return sp.cos(sp.Rational(repr(activation.frequency)) * x)
+    if isinstance(activation, GaussianBump):
+        centre, width = (sp.Rational(repr(number)) for number in (activation.centre, activation.width))
+        return sp.exp(-(((x - centre) / width) ** 2) / 2)
     formulas: dict[str, Callable[[Any], Any]] = {
         "Erf": lambda x: sp.erf(x / sp.sqrt(2)),
         "Relu": lambda x: sp.Max(x, 0),

@@ -12,6 +12,7 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import symmetrise
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import NumbersLike
+from twolayer.problem.blocks import BlockOverlaps
 
 TOLERANCE = 1e-9
 
@@ -28,13 +29,40 @@ class Overlaps(eqx.Module):
               \Omega = \begin{pmatrix} Q & M \\ M^T & P \end{pmatrix} \succeq 0
 
     Omega is the covariance of the local fields (student first, then target). Invariants: Q and P are symmetric, Omega
-    is positive semi-definite, P is positive definite and constant. Arrays may have leading axes (replica, time).
+    is positive semi-definite, P is positive definite and constant. Arrays may have leading axes (replica, time). Where
+    the inputs have a spectrum, ``blocks`` holds the overlaps by block, whose plain sums these are: the covariance of
+    the fields is then that of `of_fields`.
     """
 
     Q: Float[Array, "*n p p"] = eqx.field(converter=_as_array)
     M: Float[Array, "*n p k"] = eqx.field(converter=_as_array)
     P: Float[Array, "k k"] = eqx.field(converter=_as_array)
     a: Float[Array, "*n p"] = eqx.field(converter=_as_array)
+    blocks: BlockOverlaps | None = None
+
+    @property
+    def of_fields(self) -> "Overlaps":
+        """The overlaps that are the covariance of the fields, at which Gaussian averages are taken."""
+        return self if self.blocks is None else Overlaps(*self.blocks.weighted(), self.a)
+
+    def with_eigenvalues(self, eigenvalues: Float[np.ndarray, " blocks"]) -> "Overlaps":
+        """The same overlaps by block on inputs with other eigenvalues."""
+        assert self.blocks is not None
+        frame = self.blocks.frame.with_eigenvalues(eigenvalues)
+        return Overlaps(self.Q, self.M, self.P, self.a, BlockOverlaps(self.blocks.Q, self.blocks.M, frame))
+
+    def replica(self, which: int | slice | np.ndarray) -> "Overlaps":
+        """The overlaps of one of several replicas, which are along the first axis, or of some of them."""
+        blocks = self.blocks
+        if blocks is not None:
+            blocks = BlockOverlaps(blocks.Q[which], blocks.M[which], blocks.frame)
+        return Overlaps(self.Q[which], self.M[which], self.P, self.a[which], blocks)
+
+    @classmethod
+    def by_block(cls, blocks: BlockOverlaps, a: Float[Array, "*n p"]) -> "Overlaps":
+        """The overlaps from those by block, which are their plain sums."""
+        Q, M = (jnp.sum(jnp.asarray(x), axis=-3) for x in (blocks.Q, blocks.M))
+        return cls(Q, M, jnp.sum(blocks.frame.P, axis=0), a, blocks)
 
     @property
     def omega(self) -> Float[Array, "n n"]:

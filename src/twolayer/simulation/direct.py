@@ -14,16 +14,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt
 
-from twolayer.compiler.draws import four_normals, four_of, noise_normal
+from twolayer.compiler.draws import four_normals, four_of, noise_normal, noise_normals
 from twolayer.compiler.loops import backend_here
+from twolayer.core.programs import compiled_for
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, first_crossings, is_alive
+from twolayer.description import (
+    AbstractDescription,
+    Applies,
+    Exactness,
+    Plan,
+    Record,
+    by_block,
+    first_crossings,
+    is_alive,
+    seen_by_fields,
+)
 from twolayer.expectation import Auto, choose, risk_along
 from twolayer.fitting import refusal, run_fits
-from twolayer.problem import Gaussian, Overlaps, Problem, Samples, embed
+from twolayer.problem import Gaussian, Overlaps, Problem, Samples
 from twolayer.simulation.direct_kernels import advance_kernel, advance_native, fits_registers, native, written_out
+from twolayer.simulation.direct_rows import embedded, excess_risk_on_rows, on_axes, random_rows, rows_refusal
 from twolayer.simulation.direct_spans import advance_spans, steps_together
-from twolayer.specification.fields import as_data, choice, static
+from twolayer.specification.fields import ONLY_WHEN_GIVEN, as_data, choice, flag, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Advance, Stepper, in_phases, run_each, sealed
 from twolayer.training import SGD, LookAhead, Repeated, RidgeRegression
@@ -85,13 +97,28 @@ def _layout(problem: Problem, training: SGD) -> _Layout:
 
 def _group_size(problem: Problem, training: SGD, on_cpu: bool) -> int:
     """The number of replicas advanced together: it fits the cache of a core or fills a GPU, and fits the memory."""
-    layout = _layout(problem, training)
-    drawn = problem.d * (layout.part_size if layout.parts > 1 else layout.steps_per_block * layout.batch)
-    fixed = problem.d * (0 if isinstance(problem.inputs, Samples) else training.set_size(problem) or 0)
+    drawn = _numbers_drawn(problem, training)
+    fixed = problem.d * (0 if problem.is_labelled_set else training.set_size(problem) or 0)
     weights = problem.d * problem.p
     if not on_cpu:
         return max(1, GPU_NUMBERS // max(drawn, fixed, weights))
     return max(1, min(max(GROUP, GROUP_NUMBERS // problem.d), GROUP_MEMORY // max(drawn, fixed // 16, 1)))
+
+
+def _numbers_drawn(problem: Problem, training: SGD) -> int:
+    """The numbers that a replica draws at once."""
+    layout = _layout(problem, training)
+    return problem.d * (layout.part_size if layout.parts > 1 else layout.steps_per_block * layout.batch)
+
+
+def bytes_of_group(problem: Problem, training: SGD, replicas: int) -> float:
+    """About the memory that replicas take which are advanced together on a CPU: weights, samples, and their copies."""
+    together = min(replicas, _group_size(problem, training, on_cpu=True))
+    drawn = 0 if training.has_fixed_set else 4 * _numbers_drawn(problem, training)  # in single precision, with copies
+    fixed = problem.d * (training.set_size(problem) or 0)
+    is_shared = isinstance(problem.inputs, Samples)  # by all replicas
+    own = 8.0 * (3 * problem.d * (problem.p + problem.k) + (0 if is_shared else 2 * fixed)) + 4.0 * drawn
+    return together * own + (8.0 * fixed if is_shared else 0.0)
 
 
 @register
@@ -113,10 +140,18 @@ class DirectSGD(AbstractDescription):
         precision and up to sixteen fields without projected gradients, and all other cases fall back to ``"xla"``,
         which covers everything. ``"auto"`` takes native code for long runs only, since compiling it takes longer than a
         short run.
+    equivalent
+        Whether `Samples` with target directions are replaced by their Gaussian equivalent. Beside SGD on the data this
+        is a control: the two differ only in what the data have beyond their covariance.
     """
 
     draws: str = static(choice("draws", ("single", "double")), default="single")
     backend: str = static(choice("backend", ("auto", "native", "xla")), default="auto")
+    equivalent: bool = static(flag("equivalent"), default=False, metadata=ONLY_WHEN_GIVEN)
+
+    @property
+    def follows_data(self) -> bool:
+        return not self.equivalent
 
     @property
     def references(self) -> tuple[str, ...]:
@@ -130,6 +165,8 @@ class DirectSGD(AbstractDescription):
         # The risk of a run is an average over the inputs.
         if isinstance(problem.inputs, Gaussian) and (missing := Auto().refusal(problem, ("excess_risk",))):
             return Applies(False, Exactness.EXACT, missing)
+        if problem.has_data and (missing := rows_refusal(problem)):
+            return Applies(False, Exactness.EXACT, missing)
         return Applies(True, Exactness.EXACT, "SGD on the weights; scatter between runs is part of the truth")
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
@@ -137,24 +174,26 @@ class DirectSGD(AbstractDescription):
 
     def run_phases(self, problem: Problem, phases: tuple[SGD, ...], firsts: tuple[int, ...], plan: Plan) -> Record:
         phases[0].samples_per_step(problem)  # raises for a batch larger than a reused set, before anything is drawn
-        problem, phases = as_data((problem, phases))
+        problem, phases = as_data((on_axes(problem), phases))
         training = phases[0]
         # Groups run one after the other: two JAX programs on two threads would compete for the same pool of threads.
         width = min(plan.replicas, _group_size(problem, training, jax.default_backend() == "cpu"))
         work = int(plan.steps[-1]) * training.samples_per_step(problem) * problem.d * plan.replicas
         drivers = [self._driver(problem, phase, work) for phase in phases]
+        ranks = None if plan.starts.blocks is None else plan.starts.blocks.frame.ranks
 
         def group(first: int) -> Stepper:
             # The last group is filled up with its last replica, so that every group has the same compiled shape.
             members = np.minimum(np.arange(first, first + width), plan.replicas - 1)
-            Q, M, a = (np.asarray(x)[members] for x in (plan.starts.Q, plan.starts.M, plan.starts.a))
-            starts = Overlaps(Q, M, plan.starts.P, a)
-            weights, frozen = _prepare(self.draws, problem, training, starts, plan.keys[members])
+            starts = jax.tree.map(np.asarray, plan.starts).replica(members)
+            numbers = problem.d * (problem.p + problem.k + (training.set_size(problem) or 0))
+            prepare = compiled_for(_prepare, numbers)
+            weights, frozen = prepare(self.draws, problem, training, starts, plan.keys[members])
             advances = [_with_frozen(driver.advance, frozen) for driver in drivers]
             return Stepper(
                 weights,
                 in_phases(advances, firsts),
-                lambda weights: _measure(problem, weights, frozen),
+                lambda weights: _measure(problem, ranks, weights, frozen),
                 lambda row: not np.any(is_alive(row["Q"], row["a"], plan.limit)),
                 together=math.lcm(*(driver.together for driver in drivers)),
             )
@@ -179,7 +218,9 @@ class DirectSGD(AbstractDescription):
             steps, backend = written_out(problem, training), backend_here("auto")
             kernel = native(steps) if steps is not None and backend == "native" else None
             if kernel is not None:
-                return _Driver(partial(advance_native, kernel), backend)
+                return _Driver(partial(advance_native, kernel, problem.input_scale), backend)
+            if steps is not None and steps.has_scale:
+                steps = None
             if steps is not None and steps.batch == 1 and backend == "GPU kernel":
                 if fits_registers(steps):
                     return _Driver(partial(advance_kernel, steps), backend)
@@ -191,18 +232,19 @@ class DirectSGD(AbstractDescription):
     ) -> Record:
         rows, status = sealed(plan, rows)
         Q, M, a, set_risk = (rows[name] for name in ("Q", "M", "a", "risk"))
-        others = None
+        others = by_block(rows)
         if isinstance(problem.inputs, Samples):
-            engine, risk, error = "mean over the data set", set_risk, np.zeros_like(set_risk)
+            risk = rows["rows_risk"] if problem.has_data else set_risk
+            engine, error = "mean over the data set", np.zeros_like(risk)
         else:
             chosen = choose(problem, ("excess_risk",))
             engine = chosen.name
-            risk, error = risk_along(chosen, problem, Q, M, plan.starts.P, a)
-            if training.has_fixed_set:
-                others = {"training_risk": set_risk, "training_risk_error": np.zeros_like(set_risk)}
+            risk, error = risk_along(chosen, problem, *seen_by_fields(plan.starts, rows), a)
+        if training.has_fixed_set and not problem.is_labelled_set:
+            others |= {"training_risk": set_risk, "training_risk_error": np.zeros_like(set_risk)}
         times = first_crossings(plan, risk, Q, M)
         name = f"{engine}; steps: {steps}"
-        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others)
+        return Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, interrupted, others or None)
 
 
 _AdvanceWeights = Callable[[Weights, Frozen, Any, Any], Weights]
@@ -220,28 +262,37 @@ def _with_frozen(advance: _AdvanceWeights, frozen: Frozen) -> Advance:
     return lambda weights, first, last: advance(weights, frozen, first, last)
 
 
-@eqx.filter_jit
 def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, keys: Array) -> tuple[Weights, Frozen]:
     """Weights and fixed data of a group of replicas."""
     size = training.set_size(problem)
     precision = jnp.float32 if draws == "single" else jnp.float64
 
+    blocks = overlaps.blocks
+
     def one(Q: Array, M: Array, a: Array, key: Array) -> tuple[Weights, Frozen]:
-        W, W_star = embed(Overlaps(Q, M, overlaps.P, a), problem.d, key)
+        W, W_star = embedded(problem, Overlaps(Q, M, overlaps.P, a), None if blocks is None else blocks.frame, key)
         X, y = jnp.zeros((0, problem.d)), jnp.zeros(0)
-        if size is not None and not isinstance(problem.inputs, Samples):
-            X = jax.random.normal(purpose_key(key, Purpose.DATASET), (size, problem.d), precision).astype(jnp.float64)
+        if size is not None and not problem.is_labelled_set:
+            own = purpose_key(key, Purpose.DATASET)
+            if problem.has_data:
+                X = random_rows(problem, own, (size,))
+            else:
+                X = _scaled(problem, jax.random.normal(own, (size, problem.d), precision).astype(jnp.float64))
             y = _labels(problem, W_star, X, purpose_key(key, Purpose.LABEL_NOISE))
         words = jax.random.key_data(purpose_key(key, Purpose.DATA)).astype(jnp.uint32)
         return at_rest(training, W, a), Frozen(W_star, jnp.linalg.norm(W, axis=1), words, key, X, y)
 
     # One replica after the other: two batches of decompositions at once may wait for each other's threads forever.
-    return jax.lax.map(lambda row: one(*row), (overlaps.Q, overlaps.M, overlaps.a, keys))
+    Q, M = (overlaps.Q, overlaps.M) if blocks is None else (blocks.Q, blocks.M)
+    return jax.lax.map(lambda row: one(*row), (Q, M, overlaps.a, keys))
 
 
 @eqx.filter_jit
-def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> dict[str, Array]:
-    """Overlaps, second layer, and the risk over the fixed set, which is zero where there is none."""
+def _measure(problem: Problem, ranks: tuple[int, ...] | None, weights: Weights, frozen: Frozen) -> dict[str, Array]:
+    """Overlaps, second layer, and the risk over the fixed set, which is zero where there is none.
+
+    For inputs with a spectrum, whose blocks have the given ``ranks``, also the overlaps by block.
+    """
 
     def one(weights: Weights, frozen: Frozen) -> dict[str, Array]:
         W, _, a = weights
@@ -249,21 +300,36 @@ def _measure(problem: Problem, weights: Weights, frozen: Frozen) -> dict[str, Ar
         X, y = _fixed_set(problem, frozen)
         if y.shape[0]:
             risk = jnp.sum(problem.loss.error(y, problem.student(X @ W.T, a))) / y.shape[0]
-        return {"Q": W @ W.T, "M": W @ frozen.W_star.T, "a": a, "risk": risk}
+        measured = {"Q": W @ W.T, "M": W @ frozen.W_star.T, "a": a, "risk": risk}
+        if problem.has_data:
+            measured["rows_risk"] = excess_risk_on_rows(problem, W, frozen.W_star, a)
+        if ranks is not None:
+            ends = np.cumsum(ranks)[:-1].tolist()
+            parts = list(zip(jnp.split(W, ends, axis=1), jnp.split(frozen.W_star, ends, axis=1), strict=True))
+            measured["Q_block"] = jnp.stack([part @ part.T for part, _ in parts])
+            measured["M_block"] = jnp.stack([part @ star.T for part, star in parts])
+        return measured
 
     return jax.vmap(one)(weights, frozen)
 
 
 def _fixed_set(problem: Problem, frozen: Frozen) -> tuple[Array, Array]:
     """Inputs and labels of the samples that are used again; none when samples are fresh draws."""
-    if isinstance(problem.inputs, Samples):
-        return jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)
+    if problem.is_labelled_set:
+        return jnp.asarray(problem.inputs.X, jnp.float64), jnp.asarray(problem.inputs.y, jnp.float64)  # pyright: ignore[reportAttributeAccessIssue]
     return frozen.X, frozen.y
 
 
+def _scaled(problem: Problem, z: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
+    """Standard normal numbers as inputs: with the standard deviations of a spectrum, along the axes."""
+    scale = problem.input_scale
+    return z if scale is None else z * jnp.asarray(scale).astype(z.dtype).reshape((1,) * (z.ndim - 1) + (-1,))
+
+
 def _labels(problem: Problem, W_star: Array, z: Array, key: Array) -> Array:
-    noise = jax.random.normal(key, z.shape[:-1], jnp.float64)
-    return problem.target(z.astype(jnp.float64) @ W_star.T) + jnp.sqrt(problem.noise) * noise
+    several = problem.numbers_of_label
+    xi = jax.random.normal(key, z.shape[:-1] if several == 1 else (*z.shape[:-1], several), jnp.float64)
+    return problem.label(z.astype(jnp.float64) @ W_star.T, xi)
 
 
 def _fresh(problem: Problem, frozen: Frozen, steps: Array, samples: Array) -> tuple[Array, Array]:
@@ -277,8 +343,10 @@ def _fresh(problem: Problem, frozen: Frozen, steps: Array, samples: Array) -> tu
     )
     k0, k1 = frozen.words[0], frozen.words[1]
     z = jnp.concatenate(four_normals(k0, k1, block, sample, low, high), axis=-1)[..., : problem.d]
-    xi = noise_normal(k0, k1, *(word[..., 0] for word in (sample, low, high))).astype(jnp.float64)
-    return z, problem.target(z.astype(jnp.float64) @ frozen.W_star.T) + jnp.sqrt(problem.noise) * xi
+    z = _scaled(problem, z)
+    number = noise_normal if problem.numbers_of_label == 1 else noise_normals
+    xi = number(k0, k1, *(word[..., 0] for word in (sample, low, high))).astype(jnp.float64)
+    return z, problem.label(z.astype(jnp.float64) @ frozen.W_star.T, xi)
 
 
 def _draw(
@@ -286,11 +354,15 @@ def _draw(
 ) -> tuple[Array, Array]:
     """Inputs and labels of some samples of some steps, along the first two axes."""
     shape = (len(steps), len(samples))
-    if training.set_size(problem) is None and draws == "single":
+    is_fresh = training.set_size(problem) is None
+    if is_fresh and draws == "single" and not problem.has_data:
         return _fresh(problem, frozen, steps, samples)
     data = jax.random.fold_in(jax.random.fold_in(purpose_key(frozen.data, Purpose.DATA), steps[0]), samples[0])
-    if training.set_size(problem) is None:
-        z = jax.random.normal(data, (*shape, problem.d), jnp.float64)
+    if is_fresh:
+        if problem.has_data:
+            z = random_rows(problem, data, shape)
+        else:
+            z = _scaled(problem, jax.random.normal(data, (*shape, problem.d), jnp.float64))
         return z, _labels(problem, frozen.W_star, z, jax.random.fold_in(data, int(Purpose.LABEL_NOISE)))
     X, y = _fixed_set(problem, frozen)
     if training.batch_size is None:  # the whole set; samples beyond its end have weight zero

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.loops import kernel_options, on_all_cores
@@ -49,6 +49,7 @@ class Steps(NamedTuple):
     batch: int
     has_momentum: bool
     is_spherical: bool
+    has_scale: bool = False  # whether the inputs have a spectrum, by which the normal numbers are scaled
 
     @property
     def quarter(self) -> int:
@@ -60,7 +61,13 @@ def written_out(problem: Problem, training: SGD) -> Steps | None:
     """One step as programs on scalars; None for problems that native code and kernels do not cover."""
     p, k, has_momentum = problem.p, problem.k, bool(training.has_momentum)
     is_fresh = isinstance(problem.inputs, Gaussian) and training.is_fresh and training.trains_first
-    if not is_fresh or training.is_riemannian or not training.is_classical or p + k > MAX_FIELDS:
+    if (
+        not is_fresh
+        or problem.numbers_of_label > 1
+        or training.is_riemannian
+        or not training.is_classical
+        or p + k > MAX_FIELDS
+    ):
         return None
     word, number = (jax.ShapeDtypeStruct((), dtype) for dtype in (jnp.uint32, jnp.float64))
     row, target = (jax.ShapeDtypeStruct((size,), jnp.float64) for size in (p, k))
@@ -88,7 +95,7 @@ def written_out(problem: Problem, training: SGD) -> Steps | None:
     if len(programs[2].ops) > MAX_OPS:
         return None
     batch = training.samples_per_step(problem)
-    return Steps(*programs, p, k, problem.d, batch, has_momentum, training.is_spherical)
+    return Steps(*programs, p, k, problem.d, batch, has_momentum, training.is_spherical, not problem.is_isotropic)
 
 
 def native(steps: Steps) -> Callable[..., None] | None:
@@ -120,7 +127,8 @@ def _source(steps: Steps) -> str:
     velocity = ["V[e]"] if steps.has_momentum else []
     # With one sample a step and no momentum, the gradient is not kept.
     is_plain = steps.batch == 1 and not steps.has_momentum
-    lines = ["def kernel(W, V, a, W_star, lengths, words, first, last):"]
+    scale = ", scale" if steps.has_scale else ""
+    lines = [f"def kernel(W, V, a, W_star, lengths, words, first, last{scale}):"]
     lines += indent(1, [f"z = np.empty({4 * quarter}, np.float32)", "k0, k1 = words[0], words[1]"])
     lines += indent(
         1, [f"G, slopes = np.zeros({1 if is_plain else p * d}), np.empty({p})", *(f"a{j} = a[{j}]" for j in range(p))]
@@ -130,6 +138,7 @@ def _source(steps: Steps) -> str:
     lines += indent(2, [*(f"{b} = 0.0" for b in each("b")), f"for nu in range({steps.batch}):"])
     blocks = [f"z[{n * quarter} + b]" for n in range(4)]
     lines += indent(3, [f"for b in range({quarter}):", *indent(1, lines_of(steps.four, "d", words, blocks))])
+    lines += indent(3, [f"for e in range({d}):", "    z[e] *= scale[e]"] if steps.has_scale else [])
     lines += indent(3, lines_of(steps.noise, "n", [*words[:2], *words[3:]], ["noise"]))
     fields = [*each("s"), *each("t", k)]
     lines += indent(3, [*(f"{field} = 0.0" for field in fields), f"for e in range({d}):", "    x = np.float64(z[e])"])
@@ -156,14 +165,22 @@ def _source(steps: Steps) -> str:
 
 
 def advance_native(
-    kernel: Callable[..., None], weights: Weights, frozen: "Frozen", first: Numbers, last: Numbers
+    kernel: Callable[..., None],
+    scale: Float[np.ndarray, " d"] | None,
+    weights: Weights,
+    frozen: "Frozen",
+    first: Numbers,
+    last: Numbers,
 ) -> Weights:
     """Advance all replicas from one step to another by native code, on all cores this process may use."""
+    scales = [] if scale is None else [scale.astype(np.float32)]
     W, V, a = (np.array(x) for x in weights)
     W_star, lengths, words = (np.asarray(x) for x in (frozen.W_star, frozen.lengths, frozen.words))
 
     def advance(n: int) -> None:
-        kernel(W[n].ravel(), V[n].ravel(), a[n], W_star[n].ravel(), lengths[n], words[n], int(first), int(last))
+        kernel(
+            W[n].ravel(), V[n].ravel(), a[n], W_star[n].ravel(), lengths[n], words[n], int(first), int(last), *scales
+        )
 
     on_all_cores(advance, len(a))
     return type(weights)(*(jnp.asarray(x) for x in (W, V, a)))

@@ -44,13 +44,13 @@ def crossed(setting: Setting, watch: Watch, state: State, thresholds: Numbers, c
         return jnp.asarray(crossing)
     overlaps, risk = overlaps_of(setting, state), None
     if setting.risk is not None:
-        risk = setting.risk.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
+        risk = setting.risk.parts(setting.problem, overlaps.of_fields, ("excess_risk",))["excess_risk"]
     return watch.crossed(overlaps, risk, jnp.asarray(thresholds), jnp.asarray(crossing), at)
 
 
 def varying(setting: Setting) -> list[Any]:
     """The numbers that may differ between cells of one program: of the training, the noise, and those made of d."""
-    leaves = [*jax.tree.leaves(setting.training), setting.problem.noise, setting.d, setting.degrees, setting.chi]
+    leaves = [*jax.tree.leaves(setting.training), setting.problem.noise_level, setting.d, setting.degrees, setting.chi]
     return [leaf for leaf in leaves if isinstance(leaf, np.ndarray | Array)]
 
 
@@ -217,7 +217,8 @@ def written_out(setting: Setting, watch: Watch, is_shared: bool = False) -> Writ
 
     drawn, at = jax.eval_shape(draws, word, word, word, word, *own)
     p, k = setting.problem.p, setting.problem.k
-    state: Any = State(*(real(shape) for shape in ((setting.rows, k), (setting.rows, setting.outside), (p,))))  # pyright: ignore[reportArgumentType]
+    shapes = ((setting.rows, setting.inside), (setting.rows, setting.outside), (p,))
+    state: Any = State(*map(real, shapes))  # pyright: ignore[reportArgumentType]
 
     def step(state: State, crossing: Any, lengths: Any, thresholds: Any, *others: Any) -> tuple[State, Any]:
         *numbers, drawn, at = others

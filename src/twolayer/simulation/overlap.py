@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.draws import chi, chi_table, normals
 from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem, coordinates_of
 from twolayer.specification.fields import as_data
 from twolayer.training import SGD, LookAhead, Repeated
 from twolayer.training.methods import is_linear
@@ -46,12 +46,23 @@ class Setting(eqx.Module):
     is_linear: bool = eqx.field(static=True)  # whether a step is linear in weights, memory and gradient
     risk: Chosen | None = None  # the engine of the excess risk, where a threshold on it is watched
     is_single: bool = eqx.field(static=True, default=False)  # whether gradients of a sample are in single precision
+    frame: BlockFrame | None = None  # the blocks of a spectrum, whose coordinates then stand side by side
+
+    @property
+    def inside(self) -> int:
+        """The number of coordinates within the target's span, of all blocks of a spectrum together."""
+        return self.root.shape[1]
 
     @property
     def is_noisy(self) -> bool:
         """Whether labels are noisy; only an exact zero, known when compiling, removes the noise from the program."""
-        noise = self.problem.noise
-        return not (isinstance(noise, float) and noise == 0.0)
+        return self.problem.is_noisy
+
+    @property
+    def label_numbers(self) -> int:
+        """How many random numbers the label of a sample takes; none where it is known."""
+        number = self.problem.numbers_of_label
+        return number if self.is_noisy or number > 1 else 0
 
     @property
     def rows(self) -> int:
@@ -69,9 +80,17 @@ def rows_of(problem: Problem, training: SGD) -> int:
     return problem.p * (1 + training.method.memory) if training.has_momentum else problem.p
 
 
-def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None, is_single: bool = False) -> Setting:
-    """The setting of a problem and training."""
+def make_setting(
+    problem: Problem,
+    training: SGD,
+    risk: Chosen | None = None,
+    is_single: bool = False,
+    frame: BlockFrame | None = None,
+) -> Setting:
+    """The setting of a problem and training, and for inputs with a spectrum with the ``frame`` of the starts."""
     p, k, d = problem.p, problem.k, problem.d
+    if not problem.is_isotropic:
+        return _block_setting(problem, training, problem.frame if frame is None else frame, risk, is_single)
     outside = min(rows_of(problem, training), d - k)
     rest = d - k - outside
     # A batch that is used once enters through p combinations of its samples; one used again, through every sample.
@@ -84,8 +103,31 @@ def make_setting(problem: Problem, training: SGD, risk: Chosen | None = None, is
     return Setting(as_data(problem.without_dimension), training, *numbers, outside, linear, risk, is_single)
 
 
+def _block_setting(problem: Problem, training: SGD, frame: BlockFrame, risk: Chosen | None, is_single: bool) -> Setting:
+    """The setting for inputs with a spectrum: in each block the dimensions beside target and student have a length."""
+    outside = frame.outside(problem.p)
+    sizes = zip(frame.ranks, frame.inside, outside, strict=True)
+    degrees = [rest for rank, inside, own in sizes if (rest := rank - inside - own)]
+    numbers = (np.asarray(float(problem.d)), np.concatenate(frame.roots, axis=1), np.array(degrees, float))
+    small = as_data(problem.without_dimension)
+    return Setting(small, training, *numbers, chi_table(degrees), sum(outside), True, risk, is_single, frame)
+
+
+def _block_start(frame: BlockFrame, blocks: BlockOverlaps, a: Float[Array, " p"]) -> State:
+    """The state with the given overlaps by block."""
+    p, along, beside = len(a), [], []
+    for block, (root, size) in enumerate(zip(frame.roots, frame.outside(p), strict=True)):
+        M, factor = coordinates_of(root, blocks.Q[block], blocks.M[block])
+        kept = factor[:, p - size :]
+        along.append(M)
+        beside.append(lower(kept) if size == p else kept)
+    return State(jnp.concatenate(along, axis=1), jnp.concatenate(beside, axis=1), a)
+
+
 def start(setting: Setting, overlaps: Overlaps) -> State:
     r"""The state with the given overlaps: :math:`\hat M = M P_c^{-T}`, and a factor of :math:`Q^\perp`."""
+    if setting.frame is not None and overlaps.blocks is not None:
+        return _block_start(setting.frame, overlaps.blocks, overlaps.a)
     p, r, memory = overlaps.M.shape[0], setting.outside, setting.rows - setting.problem.p
     M = jax.scipy.linalg.solve_triangular(jnp.asarray(setting.root), overlaps.M.T, lower=True).T
     values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
@@ -104,7 +146,17 @@ def overlaps_of(setting: Setting, state: State) -> Overlaps:
     p = setting.problem.p
     M, L = state.M[-p:], state.L[-p:]
     root = jnp.asarray(setting.root)
+    if setting.frame is not None:
+        return Overlaps.by_block(_blocks_of(setting.frame, M, L), state.a)
     return Overlaps(M @ M.T + L @ L.T, M @ root.T, root @ root.T, state.a)
+
+
+def _blocks_of(frame: BlockFrame, M: Float[Array, "p k"], L: Float[Array, "p r"]) -> BlockOverlaps:
+    """The overlaps by block, from the coordinates of all blocks side by side."""
+    along = jnp.split(M, np.cumsum(frame.inside)[:-1].tolist(), axis=1)
+    beside = jnp.split(L, np.cumsum(frame.outside(len(M)))[:-1].tolist(), axis=1)
+    Q = jnp.stack([X @ X.T + Y @ Y.T for X, Y in zip(along, beside, strict=True)])
+    return BlockOverlaps(Q, jnp.stack([X @ root.T for X, root in zip(along, frame.roots, strict=True)]), frame)
 
 
 def lower(K: Float[Array, "n m"]) -> Float[Array, "n n"]:
@@ -171,7 +223,7 @@ def absorbed(
 
 def gradients(problem: Problem, lam: Array, lam_star: Array, a: Array, xi: Array | float) -> tuple[Array, Array]:
     r"""The derivatives of the loss of one sample by its fields and by the output weights, in the precision of these."""
-    y = (problem.target(lam_star[None, :])[0] + jnp.sqrt(problem.noise) * xi).astype(lam.dtype)
+    y = problem.label(lam_star[None, :], xi)[0].astype(lam.dtype)
 
     def loss(lam: Array, a: Array) -> Array:
         return problem.loss(y, problem.student(lam, a))
@@ -259,20 +311,54 @@ class Draw(NamedTuple):
 
     g_star: Float[Array, " k"]  # coordinates of the input within the target's span
     g: Float[Array, " r"]  # coordinates outside of it, within the student's span
-    xi: Float[Array, ""]  # label noise
-    rest: Float[Array, ""]  # length of the part of the input outside of both spans
+    xi: Array  # of the label: its noise, and for a mixture of targets a second number
+    rest: Float[Array, "..."]  # length of the part of the input outside of both spans, in each block that has one
 
 
 def draw(setting: Setting, key: tuple[Any, Any], index: Numbers, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
     """The random numbers of one sample, which depend on the key, the index of the sample and the step alone."""
-    k, r = setting.problem.k, setting.outside
+    k, r = setting.inside, setting.outside
+    if setting.frame is not None:
+        return _block_draw(setting, setting.frame, key, index, step)
     with_rest = with_rest and setting.chi.shape[0] > 0
-    number = k + r + with_rest + setting.is_noisy
+    number = k + r + with_rest + setting.label_numbers
     drawn = normals(key, number, index, step)
     numbers = drawn.astype(jnp.float64)
     zero = jnp.zeros(())
     rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
-    return Draw(numbers[:k], numbers[k : k + r], numbers[-1] if setting.is_noisy else zero, rest)
+    xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else zero
+    return Draw(numbers[:k], numbers[k : k + r], xi, rest)
+
+
+def _block_draw(setting: Setting, frame: BlockFrame, key: tuple[Any, Any], index: Numbers, step: Any) -> Draw:
+    """The random numbers of one sample with a spectrum: each block has the scale of its eigenvalue, and a length."""
+    k, r, wide = setting.inside, setting.outside, setting.chi.shape[0]
+    drawn = normals(key, k + r + wide + setting.label_numbers, index, step)
+    numbers = drawn.astype(jnp.float64)
+    scale, outside = jnp.sqrt(jnp.asarray(frame.eigenvalues)), frame.outside(setting.problem.p)
+    place = np.arange(len(frame.ranks))
+    g_star = numbers[:k] * scale[np.repeat(place, frame.inside)]
+    g = numbers[k : k + r] * scale[np.repeat(place, outside)]
+    places = [block for block, rank in enumerate(frame.ranks) if rank > frame.inside[block] + outside[block]]
+    lengths = [chi(drawn[k + r + n], setting.degrees[n], setting.chi[n]) * scale[l] for n, l in enumerate(places)]
+    xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else jnp.zeros(())
+    return Draw(g_star, g, xi, jnp.stack(lengths) if wide else jnp.zeros(0))
+
+
+def _block_absorbed(frame: BlockFrame, L: Array, c: Float[Array, " p"], drawn: Draw) -> Array:
+    """The coordinates beside the target after one sample, block by block; see `absorbed`."""
+    p, outside = len(c), frame.outside(len(c))
+    ends = np.cumsum(outside)[:-1].tolist()
+    old, g = jnp.split(L, ends, axis=1), jnp.split(drawn.g, ends)
+    new = [own + c[:, None] * part[None, :] for own, part in zip(old, g, strict=True)]
+    sizes = zip(frame.ranks, frame.inside, strict=True)
+    wide = [block for block, (rank, inside) in enumerate(sizes) if rank > inside + p]
+    if wide:  # those with a length have p columns each, which are triangular
+        parts = (jnp.stack([x[block] for block in wide]) for x in (old, g))
+        factors = jax.vmap(absorbed, (0, None, 0, 0))(next(parts), c, next(parts), drawn.rest)
+        for place, block in enumerate(wide):  # a block without variance stays, where 0 / 0 would come out
+            new[block] = jnp.where(jnp.asarray(frame.eigenvalues)[block] > 0.0, factors[place], old[block])
+    return jnp.concatenate(new, axis=1)
 
 
 def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
@@ -305,7 +391,9 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
     c = moved_by(setting, pull[:, None])[:, 0]
     state = moved(setting, state)
     M, a = state.M + c[:, None] * drawn.g_star[None, :], state.a + da
-    if setting.chi.shape[0]:
+    if setting.frame is not None:
+        L = _block_absorbed(setting.frame, state.L, c, drawn)
+    elif setting.chi.shape[0]:
         L = absorbed(state.L, c, drawn.g, drawn.rest)
     else:  # the coordinates span all d dimensions
         L = state.L + c[:, None] * drawn.g[None, :]
@@ -339,7 +427,7 @@ def several_steps(
     lengths: Float[Array, " p"],
     G_star: Float[Array, "n k"],
     G: Float[Array, "n m"],
-    xi: Float[Array, " n"],
+    xi: Float[Array, "n ..."],
 ) -> State:
     r"""All updates on one batch, each sample being used more than once.
 

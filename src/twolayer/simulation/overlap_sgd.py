@@ -16,11 +16,23 @@ from twolayer.compiler.native import FEW
 from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.description import AbstractDescription, Applies, Cell, Exactness, Plan, Record, Watch, stopped
+from twolayer.core.same import Same
+from twolayer.description import (
+    AbstractDescription,
+    Applies,
+    Cell,
+    Exactness,
+    Plan,
+    Record,
+    Watch,
+    by_block,
+    seen_by_fields,
+    stopped,
+)
 from twolayer.expectation import Auto, choose, risk_along, risks_along
 from twolayer.expectation.moments import fields_from_normals
 from twolayer.fitting import refusal, run_fits
-from twolayer.problem import Gaussian, Overlaps, Problem
+from twolayer.problem import BlockOverlaps, Gaussian, Overlaps, Problem
 from twolayer.simulation.drivers import (
     RunState,
     SumBatch,
@@ -94,6 +106,10 @@ class OverlapSGD(AbstractDescription):
 
         if not isinstance(problem.inputs, Gaussian):
             return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
+        if not problem.is_isotropic:
+            is_plain = training.is_fresh and not training.has_momentum and not training.is_riemannian
+            if not is_plain or training.samples_per_step(problem) > 1:
+                return no("with a spectrum it covers plain SGD on single fresh samples; `DirectSGD` covers the rest.")
         if training.has_fixed_set:
             return no(
                 f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
@@ -113,7 +129,9 @@ class OverlapSGD(AbstractDescription):
         problem, training = as_data((problem, training))
         chosen, watch = choose(problem, ("excess_risk",)), Watch.of(plan)
         is_single = self._takes_single(problem, training)
-        setting = make_setting(problem, training, chosen.variants()[0] if watch.risk else None, is_single)
+        risk, blocks = chosen.variants()[0] if watch.risk else None, plan.starts.blocks
+        # The frame is that of the starts: the problem of a phase may not know where the target lies.
+        setting = make_setting(problem, training, risk, is_single, None if blocks is None else blocks.frame)
         advance, steps = self._driver(setting, watch, plan.replicas)
         begun = _begin(setting, watch, plan.starts, plan.keys, Watch.thresholds(plan))
 
@@ -130,10 +148,11 @@ class OverlapSGD(AbstractDescription):
         course = run_steps(stepper, plan.steps, plan.progress, plan.checkpoint)
         rows, status = sealed(plan, course.saved)
         Q, M, a = (rows[name] for name in ("Q", "M", "a"))
-        risk, error = risk_along(chosen, setting.problem, Q, M, plan.starts.P, a)
+        risk, error = risk_along(chosen, setting.problem, *seen_by_fields(plan.starts, rows), a)
         times = watch.times(course.saved["crossing"][:, -1], problem.k, training.clock(problem))
         name = f"{chosen.name}; steps: {steps}" + _of_precision(setting)
-        record = Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, course.interrupted)
+        others = by_block(rows) or None
+        record = Record(Q, M, a, risk, error, np.zeros_like(risk), status, *times, name, course.interrupted, others)
         return stopped(record, plan)
 
     def applies_to_fit(self, problem: Problem, fit: RidgeRegression) -> Applies:
@@ -145,7 +164,7 @@ class OverlapSGD(AbstractDescription):
         return run_fits(problem, fit, plan, Auto(), lambda step: _fitted(*setting, plan.starts, plan.keys, step))
 
     def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
-        if not isinstance(problem.inputs, Gaussian) or training.has_fixed_set:
+        if not isinstance(problem.inputs, Gaussian) or training.has_fixed_set or not problem.is_isotropic:
             return None
         return if_hashable((*as_key(self), *key_of(self._shareable(problem, training))))
 
@@ -158,8 +177,8 @@ class OverlapSGD(AbstractDescription):
         return [records[place] for place in range(len(cells))]
 
     def _shareable(self, problem: Problem, training: SGD) -> Setting:
-        problem, training = as_data((problem, training))
-        return shareable(make_setting(problem, training, is_single=self._takes_single(problem, training)))
+        """The setting of a program that serves many cells, found again for objects that were lately asked about."""
+        return _shareable(Same((self, problem, training)), bool(jax.config.read("jax_enable_x64")))
 
     def _run_alike(self, cells: Sequence[Cell]) -> list[Record]:
         """Compute cells of one program whose plans watch and stop alike."""
@@ -168,7 +187,7 @@ class OverlapSGD(AbstractDescription):
             return super().run_batch(cells)
         settings = [self._shareable(cell.problem, cell.training) for cell in cells]
         watch, k = Watch.of(cells[0].plan), settings[0].problem.k
-        noises = [float(cell.problem.noise) for cell in cells]
+        noises = [float(cell.problem.noise_level) for cell in cells]
         problems = dict(zip(noises, (setting.problem for setting in settings), strict=True))
         chosen = {noise: choose(problem, ("excess_risk",)) for noise, problem in problems.items()}
         risk = chosen[noises[0]].variants()[0] if watch.risk else None
@@ -195,7 +214,7 @@ class OverlapSGD(AbstractDescription):
             return self.gradients == "single"
         is_kernel = self.backend != "xla" and backend_here(self.backend) == "GPU kernel"
         is_written = training.samples_per_step(problem) == 1 and problem.p <= MAX_WIDTH
-        return is_kernel and is_written and not (isinstance(problem.noise, float) and problem.noise == 0.0)
+        return is_kernel and is_written and problem.is_noisy
 
     def _program(self, setting: Setting, watch: Watch, is_shared: bool = False) -> WrittenOut | None:
         """A step as a program on scalars, or None where it is computed on arrays by XLA."""
@@ -224,6 +243,14 @@ class OverlapSGD(AbstractDescription):
             return sums_written_out(setting)
         except Unsupported:
             return None
+
+
+@lru_cache(maxsize=2**13)  # a sweep asks for the setting of a cell when it sorts the cells, and when it computes them
+def _shareable(same: Same, is_double: bool) -> Setting:
+    description, problem, training = same.members
+    problem, training = as_data((problem, training))
+    is_single = description._takes_single(problem, training)
+    return shareable(make_setting(problem, training, is_single=is_single))
 
 
 @lru_cache(maxsize=16)  # writing out a step takes a tenth of a second
@@ -262,6 +289,14 @@ def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresh
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> RunState:
         return begun(setting, watch, Overlaps(Q, M, starts.P, a), key, thresholds)
 
+    def in_blocks_of(blocks: BlockOverlaps, Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> RunState:
+        overlaps = Overlaps.by_block(BlockOverlaps(Q, M, blocks.frame), a)
+        return begun(setting, watch, overlaps, key, thresholds)
+
+    if starts.blocks is not None:
+        Q, M = jnp.asarray(starts.blocks.Q), jnp.asarray(starts.blocks.M)
+        rows = (Q, M, starts.a, keys, jnp.asarray(thresholds))
+        return jax.vmap(partial(in_blocks_of, starts.blocks))(*rows)
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
 
@@ -269,7 +304,11 @@ def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresh
 def _measured(setting: Setting, run: RunState) -> dict[str, Array]:
     def one(run: RunState) -> dict[str, Array]:
         overlaps = overlaps_of(setting, run.state)
-        return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "crossing": run.crossing}
+        measured = {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "crossing": run.crossing}
+        blocks = overlaps.blocks
+        if blocks is None:
+            return measured
+        return measured | {"Q_block": jnp.asarray(blocks.Q), "M_block": jnp.asarray(blocks.M)}
 
     return jax.vmap(one)(run)
 
@@ -277,7 +316,7 @@ def _measured(setting: Setting, run: RunState) -> dict[str, Array]:
 @eqx.filter_jit
 def _fitted(problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Array, step: Any) -> Array:
     """The second layers of all replicas, each fitted on fresh samples of a step: fields are drawn, and no input is."""
-    p, k, n = problem.p, problem.k, fit.samples or 1
+    p, k, n, several = problem.p, problem.k, fit.samples or 1, problem.numbers_of_label
     parts = -(-n // FITTED_TOGETHER)
 
     def one(row: tuple[Array, Array, Array, Array]) -> Array:
@@ -285,9 +324,10 @@ def _fitted(problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Arra
         of_step = jax.random.fold_in(purpose_key(row[3], Purpose.OVERLAPS), step)
 
         def part(number: Array, total: tuple[Array, Array]) -> tuple[Array, Array]:
-            normals = jax.random.normal(jax.random.fold_in(of_step, number), (FITTED_TOGETHER, p + k + 1), jnp.float64)
-            fields = fields_from_normals(overlaps, normals[:, 1:])
-            y = problem.target(fields[:, p:]) + jnp.sqrt(problem.noise) * normals[:, 0]
+            of_part = jax.random.fold_in(of_step, number)
+            normals = jax.random.normal(of_part, (FITTED_TOGETHER, p + k + several), jnp.float64)
+            fields = fields_from_normals(overlaps, normals[:, several:])
+            y = problem.label(fields[:, p:], normals[:, 0] if several == 1 else normals[:, :several])
             is_sample = number * FITTED_TOGETHER + jnp.arange(FITTED_TOGETHER) < n
             features = jnp.where(is_sample[:, None], problem.student.activation(fields[:, :p]), 0.0)
             return total[0] + features.T @ features, total[1] + features.T @ y

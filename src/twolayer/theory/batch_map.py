@@ -15,16 +15,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
-from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch
+from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch, by_block, seen_by_fields
 from twolayer.expectation import Auto, Chosen, risks_of
 from twolayer.expectation.moments import student_weights
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Correlation, Overlaps, Problem
+from twolayer.problem import BlockFrame, BlockOverlaps, Correlation, Overlaps, Problem
+from twolayer.problem.blocks import coordinates_of
 from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import carried, largest, nudged
-from twolayer.theory.motion.scope import refusal
+from twolayer.theory.motion.scope import ALL_LOSSES, refusal
 from twolayer.training import SGD
 from twolayer.training.update import projected
 
@@ -39,36 +40,72 @@ def needed(problem: Problem) -> tuple[str, ...]:
 
 
 class Frame(NamedTuple):
-    """The rows of the weights in an orthonormal frame; those of a method's memory, such as a velocity, come first."""
+    """The rows of the weights in an orthonormal frame; those of a method's memory, such as a velocity, come first.
 
-    M: Float[Array, "rows k"]  # coordinates within the target's span
-    L: Float[Array, "rows rows"]  # coordinates outside of the target's span
+    For inputs with a spectrum they are coordinates in each block, along a leading axis.
+    """
+
+    M: Float[Array, "*blocks rows k"]  # coordinates within the target's span
+    L: Float[Array, "*blocks rows rows"]  # coordinates outside of the target's span
     a: Float[Array, " p"]
 
 
 def frame_of(overlaps: Overlaps, training: SGD) -> Frame:
     r"""Coordinates with the given overlaps: :math:`\hat M = M P_c^{-T}` and :math:`L = (Q^\perp)^{1/2}`."""
-    M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(overlaps.P), overlaps.M.T, lower=True).T
-    L = root(overlaps.perpendicular)
-    if training.has_momentum:  # the memory is zero at the start
-        memory = training.method.memory * len(overlaps.a)
-        M = jnp.concatenate([jnp.zeros((memory, M.shape[1])), M])
-        L = jax.scipy.linalg.block_diag(jnp.zeros((memory, memory)), L)
-    return Frame(M, L, overlaps.a)
+    blocks = overlaps.blocks
+    if blocks is None:
+        M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(overlaps.P), overlaps.M.T, lower=True).T
+        return Frame(*_with_memory(training, M, root(overlaps.perpendicular)), overlaps.a)
+    k, rows = overlaps.M.shape[1], []
+    for factor, Q, M in zip(blocks.frame.roots, blocks.Q, blocks.M, strict=True):
+        along, L = coordinates_of(factor, Q, M)
+        rows.append(_with_memory(training, jnp.pad(along, [(0, 0), (0, k - along.shape[1])]), L))
+    return Frame(jnp.stack([M for M, _ in rows]), jnp.stack([L for _, L in rows]), overlaps.a)
 
 
-def overlaps_of(frame: Frame, P: Float[Array, "k k"]) -> Overlaps:
-    """The overlaps of the weights."""
+def _with_memory(
+    training: SGD, M: Float[Array, "p k"], L: Float[Array, "p p"]
+) -> tuple[Float[Array, "rows k"], Float[Array, "rows rows"]]:
+    """Coordinates after those of the method's memory, which is zero at the start."""
+    if not training.has_momentum:
+        return M, L
+    memory = training.method.memory * len(M)
+    M = jnp.concatenate([jnp.zeros((memory, M.shape[1])), M])
+    return M, jax.scipy.linalg.block_diag(jnp.zeros((memory, memory)), L)
+
+
+def overlaps_of(frame: Frame, target: Float[Array, "k k"] | BlockFrame) -> Overlaps:
+    """The overlaps of the weights with a target that is given by its overlaps P, or by its place in the blocks."""
     p = len(frame.a)
-    M, L = frame.M[-p:], frame.L[-p:]
-    return Overlaps(M @ M.T + L @ L.T, M @ jnp.linalg.cholesky(P).T, P, frame.a)
+    M, L = frame.M[..., -p:, :], frame.L[..., -p:, :]
+    Q = M @ _transposed(M) + L @ _transposed(L)
+    if not isinstance(target, BlockFrame):
+        return Overlaps(Q, M @ jnp.linalg.cholesky(target).T, target, frame.a)
+    k = M.shape[-1]
+    factors = jnp.stack([jnp.pad(jnp.asarray(R), [(0, 0), (0, k - R.shape[1])]) for R in target.roots])
+    return Overlaps.by_block(BlockOverlaps(Q, M @ _transposed(factors), target), frame.a)
 
 
+def _transposed(X: Float[Array, "*n a b"]) -> Float[Array, "*n b a"]:
+    return jnp.swapaxes(X, -1, -2)
+
+
+def _as_rows(X: Float[Array, "*blocks rows n"]) -> Float[Array, "rows m"]:
+    """The rows of all blocks as whole rows; a method and a constraint act on these."""
+    return X if X.ndim == 2 else jnp.swapaxes(X, 0, 1).reshape(X.shape[1], -1)
+
+
+def _in_blocks(rows: Float[Array, "rows m"], blocks: int | None) -> Float[Array, "*blocks rows n"]:
+    """The inverse of `_as_rows`."""
+    return rows if blocks is None else jnp.swapaxes(rows.reshape(len(rows), blocks, -1), 0, 1)
+
+
+# Large: one step is one formula, whose parts share their averages.
 def map_step(
     problem: Problem,
     training: SGD,
     engine: Chosen,
-    P: Float[Array, "k k"],
+    target: Float[Array, "k k"] | BlockFrame,
     lengths: Float[Array, " p"],
     frame: Frame,
     finite: bool = False,
@@ -93,6 +130,10 @@ def map_step(
     lose their parts along the rows before. A method with a memory takes the
     gradient where it asks for it and applies its own step to these coordinates, the noise being in new directions.
 
+    For inputs with a spectrum the coordinates are those of each block l, the risk a function of the covariance of the
+    fields, :math:`\sum_l c_l (\hat M_l \hat M_l^T + L_l L_l^T)` and so on, and the noise in block l has the variance of
+    the inputs there: d is :math:`c_l d_l` in it.
+
     Parameters
     ----------
     problem, training
@@ -100,8 +141,9 @@ def map_step(
     engine
         The Gaussian moments ``excess_risk``, which is differentiated, and ``phi_hd``; for the correlation loss also
         ``chi``, since :math:`E[-y s] = -\tfrac1p \sum_j a_j \chi_j` is differentiated in its place.
-    P, lengths, frame
-        Target-target overlaps, initial lengths of the rows, and the current weights.
+    target, lengths, frame
+        Target-target overlaps, or the place of the target in the blocks of a spectrum; initial lengths of the rows; and
+        the current weights.
     finite
         Whether Q follows its exact conditional mean at finite d and :math:`n_b` instead: the bracket is then
 
@@ -114,7 +156,8 @@ def map_step(
     -----
     Assumes fresh samples and the square or the correlation loss. On the sphere ``finite`` is the conditional mean
     before the rows are brought back. Checked against: the overlap process at growing :math:`n_b`, its mean over one
-    step at d = 10 with three samples, a plain NumPy map, the ODE.
+    step at d = 10 with three samples, a plain NumPy map, the ODE; for a spectrum, direct SGD and blocks of eigenvalue
+    one.
 
     References
     ----------
@@ -122,10 +165,10 @@ def map_step(
     """
     p, d, n_b = problem.p, problem.d, training.samples_per_step(problem)
     rate = training.learning_rate * n_b / d
-    chol = jnp.linalg.cholesky(P)
+    blocks = frame.M.shape[0] if frame.M.ndim == 3 else None
 
     def average(name: str, M: Array, L: Array, a: Array) -> Array:
-        return engine.parts(problem, Overlaps(M @ M.T + L @ L.T, M @ chol.T, P, a), (name,))[name]
+        return engine.parts(problem, overlaps_of(Frame(M, L, a), target).of_fields, (name,))[name]
 
     def loss(M: Array, L: Array, a: Array) -> Array:
         """The average of the loss, up to a constant."""
@@ -133,20 +176,23 @@ def map_step(
             return -student_weights(problem, a) @ average("chi", M, L, a)
         return average("excess_risk", M, L, a)
 
-    Y, k, a = jnp.concatenate([frame.M, frame.L], axis=1), frame.M.shape[1], frame.a
-    W = training.method.query(Y[-p:], Y[:-p]) if training.has_momentum else Y
-    M, L = W[:, :k], W[:, k:]  # where the gradient is taken
+    Y, k, a = jnp.concatenate([frame.M, frame.L], axis=-1), frame.M.shape[-1], frame.a
+    W = Y
+    if training.has_momentum:
+        W = _in_blocks(training.method.query(_as_rows(Y[..., -p:, :]), _as_rows(Y[..., :-p, :])), blocks)
+    M, L = W[..., :k], W[..., k:]  # where the gradient is taken
     value, slopes = jax.value_and_grad(loss, argnums=(0, 1, 2))(M, L, a)
     dM, dL = -rate * slopes[0], -rate * slopes[1]
     da = -training.layer_ratio * rate * slopes[2]
     # The loss may be another one than that of the risk, and a method may look at other weights than the current ones.
     if isinstance(problem.loss, Correlation) or not training.is_classical:
-        value = average("excess_risk", frame.M[-p:], frame.L[-p:], a)
+        value = average("excess_risk", frame.M[..., -p:, :], frame.L[..., -p:, :], a)
     if not training.trains_first:
         return Frame(frame.M, frame.L, a + da), value
 
     def phi_hd(scale: Array) -> Array:
-        overlaps = Overlaps(scale * (M @ M.T + L @ L.T), scale * (M @ chol.T), scale * P, a)
+        seen = overlaps_of(Frame(M, L, a), target).of_fields
+        overlaps = Overlaps(scale * seen.Q, scale * seen.M, scale * seen.P, a)
         return engine.parts(problem, overlaps, ("phi_hd",))["phi_hd"]
 
     one = jnp.ones(())
@@ -157,25 +203,37 @@ def map_step(
     else:
         spread = c[:, None] * (d * phi_hd(one)) * c[None, :]
     noise = root(spread / n_b)
+    if isinstance(target, BlockFrame):  # inputs of a block have the variance of its eigenvalue, in its dimensions
+        noise = jnp.sqrt(jnp.asarray(target.eigenvalues * target.shares))[:, None, None] * noise[None]
 
     # The noise of the batch is in directions of its own.
-    W = jnp.concatenate([(1.0 - training.weight_decay * rate) * Y[-p:], jnp.zeros_like(noise)], axis=1)
-    move = jnp.concatenate([dM, dL, noise], axis=1)
+    decay = 1.0 - training.weight_decay * rate
+    W = _as_rows(jnp.concatenate([decay * Y[..., -p:, :], jnp.zeros_like(noise)], axis=-1))
+    move = _as_rows(jnp.concatenate([dM, dL, noise], axis=-1))
     if training.is_riemannian:  # the noise is in directions orthogonal to the weights
-        move = projected(jnp.concatenate([Y[-p:], jnp.zeros_like(noise)], axis=1), move)
+        move = projected(_as_rows(jnp.concatenate([Y[..., -p:, :], jnp.zeros_like(noise)], axis=-1)), move)
     if training.has_momentum:
-        memory = jnp.concatenate([Y[:-p], jnp.zeros((len(Y) - p, p))], axis=1)
+        rest = Y[..., :-p, :]
+        memory = _as_rows(jnp.concatenate([rest, jnp.zeros((*rest.shape[:-1], p))], axis=-1))
         W, V = training.method.advance(W, memory, move)
-        Y = jnp.concatenate([V, W])
+        Y = _in_blocks(jnp.concatenate([V, W]), blocks)
     else:
-        Y = W + move
-    M = Y[:, :k]
-    L = jnp.linalg.qr(Y[:, k:].T, mode="r").T
+        Y = _in_blocks(W + move, blocks)
+    M = Y[..., :k]
+    L = _transposed(jnp.linalg.qr(_transposed(Y[..., k:]), mode="r"))
     if training.is_spherical:
-        size = jnp.sqrt(jnp.sum(M[-p:] ** 2, axis=1) + jnp.sum(L[-p:] ** 2, axis=1))
-        scale = jnp.ones(len(M)).at[-p:].set(lengths / size)[:, None]
-        M, L = scale * M, scale * L
+        M, L = _with_lengths(M, L, lengths)
     return Frame(M, L, a + da), value
+
+
+def _with_lengths(M: Array, L: Array, lengths: Float[Array, " p"]) -> tuple[Array, Array]:
+    """The coordinates of rows that are brought back to their lengths; the memory of a method stays."""
+    p = len(lengths)
+    rows = [_as_rows(X[..., -p:, :]) for X in (M, L)]
+    size = jnp.sqrt(jnp.sum(rows[0] ** 2, axis=1) + jnp.sum(rows[1] ** 2, axis=1))
+    scale = jnp.ones(M.shape[-2]).at[-p:].set(lengths / size)[:, None]
+    scale = scale if M.ndim == 2 else scale[None]
+    return scale * M, scale * L
 
 
 def regime(problem: Problem, training: SGD) -> str:
@@ -238,7 +296,18 @@ class BatchMap(FitsPopulation):
         return ("arnaboldi2024batch", "dandi2023giant")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        reason = refusal(problem, training, self.engine, needed(problem), methods="isotropic")
+        options: Any = {"methods": "isotropic", "losses": ALL_LOSSES, "mixtures": True, "with_spectrum": True}
+        reason = refusal(problem, training, self.engine, needed(problem), **options)
+        if not reason and self.finite and not problem.is_isotropic:
+            reason = (
+                "the exact mean of a step (`finite`) is known for inputs with the covariance I, but `problem.inputs` "
+                "has a spectrum; use finite=False."
+            )
+        if not reason and self.finite and not problem.is_quadratic:
+            reason = (
+                "the exact mean of a step (`finite`) is known for the square loss with additive noise, but "
+                f"`problem.loss` is {problem.loss} and `problem.noise` is {problem.noise}; use finite=False."
+            )
         if not reason and self.finite and training.is_riemannian:
             reason = (
                 "the exact mean of a step (`finite`) is known for gradients that are not projected, but "
@@ -246,9 +315,9 @@ class BatchMap(FitsPopulation):
             )
         if reason:
             return Applies(False, Exactness.LIMIT_BATCH, reason)
-        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        scatter = problem.scatter(training.learning_rate)
         statement = (
-            f"{regime(problem, training)}; error of a single run O(sqrt(gamma/(p d))), O(1/sqrt(n_b)) at given "
+            f"{regime(problem, training)}; error of a single run O({problem.scatter_formula}), O(1/sqrt(n_b)) at given "
             f"gamma n_b/d, here {scatter:.2g} times a constant; of the mean the square of it"
         )
         return Applies(True, Exactness.LIMIT_BATCH, statement)
@@ -261,23 +330,31 @@ class BatchMap(FitsPopulation):
         watch, data = Watch.of(plan), as_data((problem, training))
 
         def stepper(variant: Chosen, start: Overlaps) -> Stepper:
-            setting = _Setting(variant, *data, start.P, watch, self.finite)
+            target = start.P if start.blocks is None else start.blocks.frame
+            setting = _Setting(variant, *data, target, watch, self.finite)
             begun = _begin(data[1], watch.size(problem.k), start, Watch.thresholds(plan))
-            return Stepper(begun, partial(_advance, setting), partial(_measured, start.P))
+            return Stepper(begun, partial(_advance, setting), partial(_measured, target))
 
         saved, interrupted = run_each([partial(stepper, *start) for start in starts], plan.steps, plan)
         if interrupted:  # errors need all of them
             raise KeyboardInterrupt
         paths = []
-        for (variant, start), rows in zip(starts, saved, strict=True):
-            seen = [np.where(np.isfinite(rows[name]), rows[name], np.nan) for name in ROW[:3]]
-            paths.append((*seen, risks_of(variant, problem, start.P, *seen)))
+        for (variant, _), found in zip(starts, saved, strict=True):
+            rows = {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items() if name != "crossing"}
+            Q, M, P = seen_by_fields(plan.starts, rows)
+            rows["excess_risk"] = np.asarray(risks_of(variant, problem, P, Q, M, rows["a"]))
+            paths.append(rows)
         result = carried(engine.combine, paths[: len(variants)], paths[len(variants) :])
-        numbers = (*result.value, result.error[3], largest(*result.error[:3]))
-        rows, status = sealed(plan, dict(zip(ROW, map(np.asarray, numbers), strict=True)))
+        errors = dict(result.error)
+        rows = dict(result.value) | {
+            "risk_error": errors.pop("excess_risk"),
+            "overlap_error": largest(*errors.values()),
+        }
+        rows, status = sealed(plan, {name: np.asarray(x) for name, x in rows.items()})
         times = watch.times(saved[0]["crossing"][:, -1], problem.k, training.clock(problem))
         Q, M, a, risk, risk_error, overlap_error = (rows[name] for name in ROW)
-        return Record(Q, M, a, risk, risk_error, overlap_error, status, *times, engine.name)
+        others = by_block(rows) or None
+        return Record(Q, M, a, risk, risk_error, overlap_error, status, *times, engine.name, others=others)
 
 
 class _Setting(eqx.Module):
@@ -286,40 +363,55 @@ class _Setting(eqx.Module):
     engine: Chosen
     problem: Problem
     training: SGD
-    P: Any
+    target: Any  # P, or the place of the target in the blocks of a spectrum
     watch: Watch
     finite: bool = eqx.field(static=True)
 
     def seen(self, run: _RunState) -> tuple[Overlaps, Float[Array, ""]]:
         """The overlaps and the excess risk."""
-        overlaps = overlaps_of(run.frame, self.P)
-        return overlaps, self.engine.parts(self.problem, overlaps, ("excess_risk",))["excess_risk"]
+        overlaps = overlaps_of(run.frame, self.target)
+        return overlaps, self.engine.parts(self.problem, overlaps.of_fields, ("excess_risk",))["excess_risk"]
 
 
 @eqx.filter_jit
 def _begin(training: SGD, watched: int, starts: Overlaps, thresholds: Any) -> _RunState:
-    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
-        frame = frame_of(Overlaps(Q, M, starts.P, a), training)
-        return _RunState(frame, jnp.sqrt(jnp.diagonal(Q)), thresholds, jnp.full(watched, -1.0))
+    blocks = starts.blocks
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, jnp.asarray(thresholds))
+    def one(Q: Array, M: Array, a: Array, thresholds: Array) -> _RunState:
+        if blocks is None:
+            start = Overlaps(Q, M, starts.P, a)
+        else:
+            start = Overlaps.by_block(BlockOverlaps(Q, M, blocks.frame), a)
+        frame = frame_of(start, training)
+        return _RunState(frame, jnp.sqrt(jnp.diagonal(start.Q)), thresholds, jnp.full(watched, -1.0))
+
+    rows = starts if blocks is None else blocks
+    return jax.vmap(one)(jnp.asarray(rows.Q), jnp.asarray(rows.M), jnp.asarray(starts.a), jnp.asarray(thresholds))
 
 
 @eqx.filter_jit
-def _measured(P: Float[Array, "k k"], run: _RunState) -> dict[str, Array]:
-    overlaps = jax.vmap(lambda frame: overlaps_of(frame, P))(run.frame)
-    return {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a, "crossing": run.crossing}
+def _measured(target: Any, run: _RunState) -> dict[str, Array]:
+    overlaps = jax.vmap(lambda frame: _named(overlaps_of(frame, target)))(run.frame)
+    return {**overlaps, "crossing": run.crossing}
+
+
+def _named(overlaps: Overlaps) -> dict[str, Array]:
+    """The overlaps as the arrays of a record, with those by block where there are blocks."""
+    rows = {"Q": overlaps.Q, "M": overlaps.M, "a": overlaps.a}
+    if overlaps.blocks is None:
+        return rows
+    return rows | {"Q_block": jnp.asarray(overlaps.blocks.Q), "M_block": jnp.asarray(overlaps.blocks.M)}
 
 
 @eqx.filter_jit
 def _advance(setting: _Setting, run: _RunState, first: Any, last: Any) -> _RunState:
     """Advance all replicas from one step to another."""
-    problem, training, P, watch = setting.problem, setting.training, setting.P, setting.watch
+    problem, training, target, watch = setting.problem, setting.training, setting.target, setting.watch
 
     def one(run: _RunState) -> _RunState:
         def step(number: Array, run: _RunState) -> _RunState:
-            frame, risk = map_step(problem, training, setting.engine, P, run.lengths, run.frame, setting.finite)
-            before = overlaps_of(run.frame, P)
+            frame, risk = map_step(problem, training, setting.engine, target, run.lengths, run.frame, setting.finite)
+            before = overlaps_of(run.frame, target)
             crossing = watch.crossed(before, risk, run.thresholds, run.crossing, number.astype(jnp.float64))
             return run._replace(frame=frame, crossing=crossing)
 

@@ -17,7 +17,7 @@ from twolayer.specification.fields import as_data, count, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed
 from twolayer.theory.motion.error_bounds import largest
-from twolayer.theory.motion.scope import loss_refusal
+from twolayer.theory.motion.scope import ALL_LOSSES, loss_refusal, mixture_refusal, spectrum_refusal
 from twolayer.theory.reuse.frame import gradients_per_step, stepper
 from twolayer.theory.reuse.sobol import Net, scrambled_net
 from twolayer.theory.reuse.typical_samples import Batches, Layout, TypicalSamples, coordinates_needed, make_cloud
@@ -35,7 +35,7 @@ class DMFT(FitsPopulation):
     r"""Training on the same :math:`n = \alpha d` samples at every step, as :math:`d \to \infty`.
 
     .. math::
-        h^t = \vartheta^t + \sum_{s<t} R(t, s)\,g^s, \qquad g^t = \partial_h \tfrac12 (s(h^t) - y)^2, \qquad
+        h^t = \vartheta^t + \sum_{s<t} R(t, s)\,g^s, \qquad g^t = \partial_h \ell(y, s(h^t)), \qquad
         \mathrm{Cov}(\vartheta^t, \vartheta^s) = C(t, s) = W^t W^{s T}
 
     The fields of a sample that is used again differ from those of a fresh one: they depend on its earlier gradients
@@ -201,7 +201,7 @@ def _refusal(problem: Problem, training: SGD) -> str:
     """Why the theory does not apply; empty if it does."""
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
-    if other := loss_refusal(problem):
+    if other := spectrum_refusal(problem) or loss_refusal(problem, ALL_LOSSES) or mixture_refusal(problem):
         return other
     batch = training.samples_per_step(problem)
     if batch < LEAST_RATIO * problem.d:

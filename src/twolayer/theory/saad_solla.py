@@ -13,18 +13,19 @@ from twolayer.compiler.blocks import alike, as_key, if_hashable, leaf_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
-from twolayer.expectation.again import again_refusal, choose_again
+from twolayer.expectation.again import again_refusal, choose_forces
 from twolayer.expectation.moments import FORCES
 from twolayer.fitting import FitsPopulation
-from twolayer.problem import Gaussian, Overlaps, Problem, Square
+from twolayer.problem import BlockFrame, BlockOverlaps, Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.drift import drift
+from twolayer.theory.motion.drift_by_block import block_drift
 from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.flow_batch import FlowCell, follow_together
 from twolayer.theory.motion.integrate import Solution
-from twolayer.theory.motion.scope import refusal
+from twolayer.theory.motion.scope import ALL_LOSSES, refusal, sign_refusal, spectrum_refusal
 from twolayer.training import SGD, Fresh, RidgeRegression
 
 
@@ -68,7 +69,7 @@ class OverlapFlow(AbstractFlow):
         return saved._replace(excess_risk=risks_of(self.engine, self.problem, self.P, saved.Q, saved.M, saved.a))
 
     def is_together(self, starts: int) -> bool:
-        return True
+        return self.problem.is_quadratic  # averages over all fields have points enough for one start at a time
 
     @property
     def is_coarse(self) -> bool:
@@ -80,8 +81,47 @@ class OverlapFlow(AbstractFlow):
         return self.is_coarse
 
 
+class BlockFlow(OverlapFlow):
+    """The motion of the overlaps by block, for inputs with a spectrum: the state is (Q_l, M_l, a)."""
+
+    frame: BlockFrame | None = None
+
+    def _blocks(self, state: tuple[Array, Array, Array]) -> BlockOverlaps:
+        assert self.frame is not None
+        return BlockOverlaps(state[0], state[1], self.frame)
+
+    def _overlaps(self, state: tuple[Array, Array, Array]) -> Overlaps:
+        return Overlaps(*self._blocks(state).weighted(), state[2])
+
+    def velocity(self, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        moments = self.engine.moments(self.problem, self._overlaps(state), FORCES)
+        change = block_drift(self.problem, self.training, self._blocks(state), state[2], moments, self.variance)
+        return change.Q, change.M, change.a
+
+    def largest(self, state: tuple[Array, Array, Array]) -> Array:
+        return super().largest((jnp.sum(state[0], axis=0), state[1], state[2]))
+
+    def alignment(self, state: tuple[Array, Array, Array], direction: Numbers) -> Array:
+        return super().alignment((jnp.sum(state[0], axis=0), jnp.sum(state[1], axis=0), state[2]), direction)
+
+    def saved(self, state: tuple[Array, Array, Array], kept: PyTree) -> Saved:
+        Q, M = (jnp.sum(x, axis=0) for x in state[:2])
+        return Saved(Q, M, state[2], jnp.zeros(()), {"Q_block": state[0], "M_block": state[1]})
+
+    def completed(self, saved: Saved) -> Saved:
+        Q, M, P = self._blocks((saved.others["Q_block"], saved.others["M_block"], saved.a)).weighted()
+        return saved._replace(excess_risk=risks_of(self.engine, self.problem, P, Q, M, saved.a))
+
+
+def block_flow(engine: Chosen, problem: Problem, training: SGD, frame: BlockFrame, variance: float) -> BlockFlow:
+    """The equation of the overlaps by block with one variant of its averages."""
+    return BlockFlow(problem, training, engine, jnp.sum(frame.P, axis=0), variance, frame=frame)
+
+
 def as_state(start: Overlaps) -> tuple[Array, Array, Array]:
     """The state of the flow at some overlaps."""
+    if start.blocks is not None:
+        return jnp.asarray(start.blocks.Q), jnp.asarray(start.blocks.M), start.a
     return start.Q, start.M, start.a
 
 
@@ -92,12 +132,22 @@ class SaadSolla(FitsPopulation):
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
               \dot a = \kappa \chi
 
+    For inputs with a spectrum (`Gaussian`) the overlaps are followed by block, see `block_drift`:
+
+    .. math:: \dot M_l = c_l\,(G_s M_l + G_t P_l), \qquad
+              \dot Q_l = c_l\,(G_s Q_l + G_t M_l^T) + (\cdot)^T + \frac{\gamma}{p}\,c_l f_l\,\Psi^{(Var)}
+
     At finite d a single run scatters around the solution by order :math:`\sqrt{\gamma/(pd)}`, and the mean of many runs
     is shifted by order :math:`1/d`. See `drift` for the equations, and :cite:t:`saad1995`, :cite:t:`goldt2019`.
 
     Single samples that are used several times in a row (`Repeated`, `LookAhead`) have the same equations with other
     averages (:cite:t:`arnaboldi2024repetita`): the second gradient on a sample is taken at the fields that the first
     one has moved, :math:`\tilde\lambda_j = \lambda_j + \frac{\rho}{p} a_j \sigma'(\lambda_j)\,\mathcal E`.
+
+    `SignDescent` without averaging, on single samples, has equations of the same form with
+    :math:`\mathrm{sign}(a_j\sigma'(\lambda_j)\,\mathcal E)` in place of :math:`a_j\sigma'(\lambda_j)\,\mathcal E`,
+    the drift times :math:`p\sqrt{2/\pi}` and the variance times :math:`p^2`, as long as no direction has a coordinate
+    of order one.
 
     Parameters
     ----------
@@ -139,11 +189,16 @@ class SaadSolla(FitsPopulation):
 
         batch = training.samples_per_step(problem)
         is_again = training.uses_batches_again and batch == 1
+        if is_again and (reason := spectrum_refusal(problem)):
+            return no(f"samples that are used again: {reason}")
         if is_again:
             once = dataclasses.replace(training, reuse=Fresh())
             reason = refusal(problem, once, self.engine, ("excess_risk",), losses=(Square,)) or again_refusal(problem)
+        elif training.moves_by_signs:
+            reason = sign_refusal(problem, training, self.engine)
         else:
-            reason = refusal(problem, training, self.engine, self.needed, methods="linear")
+            options: Any = {"methods": "linear", "losses": ALL_LOSSES, "mixtures": True, "with_spectrum": True}
+            reason = refusal(problem, training, self.engine, self.needed, **options)
         if reason:
             return no(reason)
         if 2 * batch > problem.d:
@@ -151,20 +206,23 @@ class SaadSolla(FitsPopulation):
                 f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}; "
                 "`BatchMap` covers it."
             )
-        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        scatter = problem.scatter(training.learning_rate)
+        of_mean = "O(1/d)" if problem.is_isotropic else "the square of it"
         statement = (
-            f"error of a single run O(sqrt(gamma/(p d))), here {scatter:.2g} times a constant; of the mean O(1/d)"
+            f"error of a single run O({problem.scatter_formula}), here {scatter:.2g} times a constant; of the mean "
+            f"{of_mean}"
         )
-        if is_again:
-            statement += "; averages over samples that are used again come from nets, with their scatter as error"
+        if is_again or training.moves_by_signs:
+            averages = "averages over samples that are used again" if is_again else "averages of signs"
+            statement += f"; {averages} come from nets, with their scatter as error"
         if batch > 1:
             statement += f", and O(n_b/d) = {batch / problem.d:.2g} from the batch"
         return Applies(True, Exactness.LIMIT_D, statement)
 
     def choose(self, problem: Problem, training: SGD) -> Chosen:
         """The engines of the averages in the equations of this training."""
-        if training.uses_batches_again:
-            return choose_again(self.engine, problem, training)
+        if training.uses_batches_again or training.moves_by_signs:
+            return choose_forces(self.engine, problem, training)
         return self.engine.choose(problem, self.needed)
 
     def flow(self, engine: Chosen, problem: Problem, training: SGD, P: Float[Array, "k k"]) -> OverlapFlow:
@@ -183,7 +241,9 @@ class SaadSolla(FitsPopulation):
         return trajectory(flow, as_state(start), times, self.accuracy(engine), is_reversible=True)
 
     def batch_key(self, problem: Problem, training: SGD) -> Hashable | None:
-        if not isinstance(problem.inputs, Gaussian) or not training.is_fresh:
+        if not isinstance(problem.inputs, Gaussian) or not problem.is_isotropic:
+            return None
+        if not training.is_fresh or training.moves_by_signs or not problem.is_quadratic:
             return None
         P = leaf_key(np.asarray(problem.P))
         problem, training = as_data((replaced(problem.without_dimension, start=None), training))
@@ -218,9 +278,14 @@ class SaadSolla(FitsPopulation):
         return self._flows(engine, problem, training, plan)
 
     def _flows(self, engine: Chosen, problem: Problem, training: SGD, plan: Plan) -> Flows:
+        blocks = plan.starts.blocks
+        if blocks is not None:
+            setting = (*for_every_dimension(problem, training), blocks.frame, float(self.variance))
+            by_block = [block_flow(variant, *setting) for variant in engine.variants()]
+            return Flows(by_block, engine.combine, engine.name, engine.judges_first)
         problem, training = for_every_dimension(problem, training)
         variants = [self.flow(variant, problem, training, plan.starts.P) for variant in engine.variants()]
-        return Flows(variants, engine.combine, engine.name)
+        return Flows(variants, engine.combine, engine.name, engine.judges_first)
 
     def run(self, problem: Problem, training: SGD, plan: Plan) -> Record:
         engine = self.choose(problem, training)

@@ -12,6 +12,7 @@ from twolayer.training.regression import RidgeRegression as RidgeRegression
 from twolayer.training.schedule import Phase as Phase
 from twolayer.training.schedule import PhasedClock as PhasedClock
 from twolayer.training.schedule import Schedule as Schedule
+from twolayer.training.schedule import tasks_of as tasks_of
 from twolayer.training.sgd import SGD as SGD
 from twolayer.training.sgd import AbstractConstraint as AbstractConstraint
 from twolayer.training.sgd import AbstractLayers as AbstractLayers
@@ -25,3 +26,5 @@ from twolayer.training.sgd import Repeated as Repeated
 from twolayer.training.sgd import Reused as Reused
 from twolayer.training.sgd import Second as Second
 from twolayer.training.sgd import Sphere as Sphere
+from twolayer.training.task import Task as Task
+from twolayer.training.task import share_of as share_of

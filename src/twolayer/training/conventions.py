@@ -82,7 +82,7 @@ def saad1995(
     return Stated(Problem(target, student, Gaussian(N), **_start(start)), SGD(eta), eta / K)
 
 
-# The eleven parameters are the quantities of the paper.
+# Large: its eleven arguments are the letters of the paper.
 def goldt2019(
     N: int,
     K: int,

@@ -24,8 +24,8 @@ class AbstractMethod(eqx.Module):
 
     `OverlapSGD`, `BatchMap` and `DMFT` cover every method that commutes with rotations of the input space: linear
     combinations, and nonlinear ones with factors that depend on lengths and scalar products (a gradient clipped by its
-    norm). Whether a method does is tested on random numbers. A method that uses single coordinates (`SignDescent`,
-    `Adam`) is simulated on the weights, by `DirectSGD`.
+    norm). Whether a method does is tested on random numbers. A method that uses single coordinates (`RMSProp`,
+    `Adam`) is simulated on the weights, by `DirectSGD`; `SaadSolla` covers `SignDescent` on single samples.
     """
 
     memory: ClassVar[int] = 1

@@ -8,18 +8,19 @@ import numpy as np
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.types import Numbers, NumbersLike
 from twolayer.problem import Problem
-from twolayer.specification.fields import instance, leaf, number, static
+from twolayer.specification.fields import count, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
 from twolayer.training.regression import RidgeRegression
 from twolayer.training.sgd import SGD
+from twolayer.training.task import Task, distinct
 
-Phase = SGD | RidgeRegression
+Phase = SGD | RidgeRegression | Task
 
 
 def _as_phases(value: Any) -> tuple[Phase, ...]:
     phases = tuple(value) if isinstance(value, tuple | list) else (value,)
-    check = instance("phases", (SGD, RidgeRegression), "a list of training methods such as [SGD(0.5), SGD(0.1)]")
+    check = instance("phases", (SGD, RidgeRegression, Task), "a list of training methods such as [SGD(0.5), SGD(0.1)]")
     return tuple(check(phase) for phase in phases)
 
 
@@ -40,15 +41,19 @@ class Schedule(eqx.Module):
 
     to which a fit adds one unit. A fit alone, on the features of the start, is ``Schedule([RidgeRegression(0.1)])``.
 
+    A phase may have its own target, noise, loss or inputs: a `Task`, as in
+    ``Schedule([SGD(0.5), Task(SGD(0.5), target=other)], switches=[20.0])``. The risk is that of the task being trained;
+    results follow the risk of every task at all times, as ``task_risk``. See `forgetting`.
+
     A phase on the sphere keeps the lengths that the rows have when the phase begins, which differ from those of the
     start if an earlier phase was free. On a fixed set it keeps the lengths of the start.
 
     Parameters
     ----------
     phases
-        The trainings: all on fresh samples without momentum, where the next phase depends only on the overlaps at the
-        end of the last one; or all on the same fixed set, with one batch size and one kind of momentum. After a fixed
-        set the second layer may be fitted on fresh samples, by `RidgeRegression`.
+        The trainings, each of which may stand in a `Task`: all on fresh samples without momentum, where the next phase
+        depends only on the overlaps at the end of the last one; or all on the same fixed set, with one batch size and
+        one kind of momentum. After a fixed set the second layer may be fitted on fresh samples, by `RidgeRegression`.
     switches
         The times at which the next phase begins, in increasing order: one fewer than there are phases.
     """
@@ -58,6 +63,7 @@ class Schedule(eqx.Module):
 
     def __check_init__(self) -> None:
         """Check that phases and switches fit, and that no state besides the overlaps passes between phases."""
+        trainings, methods, is_alone = self.trainings, self.methods, len(self.methods) == 1
         is_one_method = len(self.phases) == 1 and isinstance(self.phases[0], SGD)
         if is_one_method or len(self.switches) != len(self.phases) - 1:
             raise InvalidInput(
@@ -66,8 +72,12 @@ class Schedule(eqx.Module):
             )
         if any(later <= before for before, later in zip(self.switches, self.switches[1:], strict=False)):
             raise InvalidInput(f"Argument `switches` must be increasing, but is {list(self.switches)}.")
-        methods, is_alone = self.methods, len(self.methods) == 1
-        if self.has_fixed_set and any(isinstance(phase, SGD) for phase in self.phases[len(methods) :]):
+        if self.has_fixed_set and any(isinstance(phase, Task) for phase in self.phases):
+            raise InvalidInput(
+                "Argument `phases` must have one task where samples are reused, since all phases share their labels, "
+                "but one of them is a Task."
+            )
+        if self.has_fixed_set and any(isinstance(phase, SGD) for phase in trainings[len(methods) :]):
             raise InvalidInput(
                 "Argument `phases` must have its fits of the second layer at the end where samples are reused, but one "
                 f"of them comes before {shown(methods[-1])}."
@@ -90,14 +100,32 @@ class Schedule(eqx.Module):
                 )
 
     @property
+    def trainings(self) -> tuple[SGD | RidgeRegression, ...]:
+        """How the weights move in each phase, whatever its task."""
+        return tuple(phase.training if isinstance(phase, Task) else phase for phase in self.phases)
+
+    @property
     def methods(self) -> tuple[SGD, ...]:
         """The phases that go in steps of SGD, without fits of the second layer."""
-        return tuple(phase for phase in self.phases if isinstance(phase, SGD))
+        return tuple(phase for phase in self.trainings if isinstance(phase, SGD))
+
+    def problems(self, problem: Problem) -> tuple[Problem, ...]:
+        """The problem of each phase, with the labels of its task; raises where a task does not fit the problem."""
+        return tuple(phase.problem(problem) if isinstance(phase, Task) else problem for phase in self.phases)
+
+    def only(self, number: int) -> "Schedule":
+        """The schedule of one phase by itself, from the start: a student that has learned nothing before it.
+
+        Phases are counted from 1. `forgetting` compares with it to find what the earlier phases have transferred.
+        """
+        place = count("number", high=len(self.phases))(number) - 1
+        phase = self.phases[place]
+        return Schedule((Task(phase) if isinstance(phase, SGD) else phase,))
 
     @property
     def has_fixed_set(self) -> bool:
         """Whether the phases share a fixed set of samples, so that they pass on more than the overlaps."""
-        return any(phase.has_fixed_set for phase in self.phases)
+        return any(phase.has_fixed_set for phase in self.trainings)
 
     @property
     def learning_rate(self) -> Numbers:
@@ -107,11 +135,11 @@ class Schedule(eqx.Module):
     @property
     def is_spherical(self) -> bool:
         """Whether the rows keep their length in at least one phase."""
-        return any(phase.is_spherical for phase in self.phases)
+        return any(phase.is_spherical for phase in self.trainings)
 
     def clock(self, problem: Problem) -> "PhasedClock":
         """Return the conversion between steps, time and samples through all phases."""
-        clocks = [phase.clock(problem) for phase in self.phases]
+        clocks = [phase.clock(problem) for phase in self.trainings]
         firsts, times, samples = [0], [0.0], [0]
         for clock, switch in zip(clocks[:-1], self.switches, strict=True):
             steps = max(1, int(clock.steps(switch - times[-1])))
@@ -171,3 +199,8 @@ class PhasedClock(NamedTuple):
         """Return the number of samples seen after ``step`` steps."""
         phase, size = self._phase(self.first_steps, step, "samples_per_step")
         return (self.first_samples[phase] + (np.asarray(step) - self.first_steps[phase]) * size).astype(np.int64)
+
+
+def tasks_of(problem: Problem, training: SGD | Schedule) -> tuple[Problem, ...]:
+    """The distinct tasks that a training meets, in the order in which it first does so; one for most trainings."""
+    return distinct(training.problems(problem) if isinstance(training, Schedule) else (problem,))

@@ -12,7 +12,7 @@ from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, flag, instance, is_traced, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
-from twolayer.training.methods import AbstractMethod, HeavyBall, as_momentum, gain
+from twolayer.training.methods import AbstractMethod, HeavyBall, SignDescent, as_momentum, gain
 
 
 class AbstractReuse(eqx.Module):
@@ -28,8 +28,8 @@ class Fresh(AbstractReuse):
 class Reused(AbstractReuse):
     r"""The same :math:`n = \alpha d` samples are used at every step.
 
-    A step uses all of them, or a random mini-batch if ``batch_size`` is given. On `Samples` the set is the data set
-    itself, and ``alpha`` is ignored.
+    A step uses all of them, or a random mini-batch if ``batch_size`` is given. On `Samples` with labels the set is
+    the data set itself, and ``alpha`` is ignored.
 
     Parameters
     ----------
@@ -239,13 +239,18 @@ class SGD(eqx.Module):
         return HeavyBall(self.momentum) if self.is_classical else self.momentum
 
     @property
+    def moves_by_signs(self) -> bool:
+        """Whether the first layer moves by the signs of its gradient, which `SignDescent` may average over steps."""
+        return self.trains_first and isinstance(self.momentum, SignDescent)
+
+    @property
     def gain(self) -> float | Array:
         """How far the weights move in the long run for one gradient, by a linear method; 1 for plain SGD."""
         return gain(self.method) if self.has_momentum else 1.0
 
     def set_size(self, problem: Problem) -> int | None:
-        """Return the number of samples in the fixed set; None when samples are drawn afresh from a Gaussian."""
-        if isinstance(problem.inputs, Samples):
+        """Return the number of samples in the fixed set; None when samples are drawn afresh."""
+        if isinstance(problem.inputs, Samples) and problem.is_labelled_set:
             return problem.inputs.n
         if isinstance(self.reuse, Reused):
             return max(1, round(float(self.reuse.alpha) * problem.d))

@@ -43,12 +43,15 @@ def closed_averages(function: AbstractActivation | Along) -> Closed | None:
     return None if wave is None else _of_wave(wave)
 
 
-def hermite_rows(first: Float[Array, " x"], z: Float[Array, " x"], number: int) -> Float[Array, "number x"]:
-    r"""Return ``first`` times :math:`\mathrm{He}_n(z)/\sqrt{n!}` for n below ``number``, one after the other."""
+def hermite_rows(
+    first: Float[Array, " x"], z: Float[Array, " x"], number: int, of_row: Callable[[Array], Array] = jnp.asarray
+) -> Float[Array, "number ..."]:
+    r"""Return ``first`` times :math:`\mathrm{He}_n(z)/\sqrt{n!}` for n below ``number``, or ``of_row`` of each row."""
 
     def step(carry: tuple[Array, Array], n: Array) -> tuple[tuple[Array, Array], Array]:
         before, now = carry
-        return (now, (z * now - jnp.sqrt(n) * before) / jnp.sqrt(n + 1.0)), now
+        share = jax.lax.rsqrt(n + 1.0)
+        return (now, (share * z) * now - (jnp.sqrt(n) * share) * before), of_row(now)
 
     # A loop of the compiled program, which would grow with the number of terms otherwise.
     return jax.lax.scan(step, (jnp.zeros_like(first), first), jnp.arange(number, dtype=z.dtype))[1]

@@ -22,7 +22,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.features import cached_breaks, compiled, grid
 from twolayer.expectation.moments import MOMENTS, student_weights
-from twolayer.problem import AbstractActivation, Overlaps, Problem
+from twolayer.problem import AbstractActivation, Cosine, Overlaps, Problem
 from twolayer.problem.ridges import Along, ridges_of
 
 # Units of the student and of the target together: the number of exponentials grows with its fourth power.
@@ -91,6 +91,8 @@ def _wave_of(function: AbstractActivation | Along) -> Wave | None:
 
 def wave_of(function: AbstractActivation | Along) -> Wave | None:
     """Return the wave that a function is, with the slope of an activation; None if it is none."""
+    if isinstance(function, Cosine):  # also one that oscillates faster than a grid shows
+        return Wave(0.0, complex(np.exp(1j * function.phase)), function.frequency)
     degree = function.coefficients if isinstance(function, AbstractActivation) else function.degree
     return None if degree is not None or function.kinks else cached_breaks(_wave_of, function)
 

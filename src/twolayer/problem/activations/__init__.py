@@ -19,7 +19,10 @@ from twolayer.problem.activations.polynomial import Linear as Linear
 from twolayer.problem.activations.polynomial import PolynomialActivation as PolynomialActivation
 from twolayer.problem.activations.polynomial import SquareActivation as SquareActivation
 from twolayer.problem.activations.relu import Relu as Relu
+from twolayer.problem.activations.smooth import Cosine as Cosine
+from twolayer.problem.activations.smooth import GaussianBump as GaussianBump
 from twolayer.problem.activations.smooth import Gelu as Gelu
+from twolayer.problem.activations.smooth import GeluTanh as GeluTanh
 from twolayer.problem.activations.smooth import Rescaled as Rescaled
 from twolayer.problem.activations.smooth import Sigmoid as Sigmoid
 from twolayer.problem.activations.smooth import Silu as Silu

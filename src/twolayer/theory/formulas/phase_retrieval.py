@@ -13,6 +13,7 @@ One neuron is solved exactly in `one_neuron`.
 References: :cite:t:`arnaboldi2023escaping`, where the shift by the noise of SGD and the optimal rate are not given.
 """
 
+import re
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,27 @@ from twolayer.training import SGD
 
 # The bound on the error of a sampled mean, in standard errors.
 STANDARD_ERRORS = 5.0
+
+
+def written() -> list[tuple[str, str]]:
+    """The formulas for the escape in words and in LaTeX, as the functions of this file state them."""
+    stated = (
+        ("growth of the overlap at the saddle", growth_rate, ""),
+        ("the constant of all rates", rate_constant, ""),
+        ("annealed: the time of the mean overlap", annealed_time, ""),
+        ("quenched: the time from one start", quenched_times, ""),
+        ("the fewest steps", optimal_learning_rate, ""),
+        ("the largest rate that escapes", maximal_learning_rate, r"\gamma_{max} = "),
+        ("how much earlier than the ODE runs escape", noise_shift, r"t^{ODE} - t^{SGD} = "),
+        ("the strength of the noise of SGD", noise_strength, ""),
+    )
+    formulas = []
+    for words, function, left in stated:
+        text = f"{function.__doc__}\n\n"
+        found = re.search(r"\.\. math::\s*(.+?)\n\s*\n", text, re.DOTALL) or re.search(r":math:`(.+?)`", text)
+        if found is not None:  # docstrings may be stripped
+            formulas.append((words, left + " ".join(found[1].split())))
+    return formulas
 
 
 def applies(problem: Problem, training: SGD) -> Applies:
@@ -60,6 +82,8 @@ def applies_to_problem(problem: Problem) -> Applies:
         return _no("the second layer of the student is not of ones.")
     if not isinstance(problem.inputs, Gaussian) or not isinstance(problem.loss, Square):
         return _no("the inputs are not Gaussian, or the loss is not the square loss.")
+    if not problem.is_isotropic:
+        return _no("the inputs have a spectrum.")
     start = problem.start
     if not (isinstance(start, RandomStart) and start.law == "sphere" and float(start.norm) == 1.0):
         return _no("the start is not uniform on the unit sphere.")

@@ -63,11 +63,30 @@ def mean_increments(
     da = moments.chi * training.layer_ratio
     if not training.trains_first:
         return Change(jnp.zeros_like(overlaps.Q), jnp.zeros_like(overlaps.M), da)
+    if training.moves_by_signs:
+        return _increments_by_signs(problem, training, moments, da, variance)
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
     psi_var = a[:, None] * moments.phi_hd * a[None, :]
     gain = training.gain
     dQ = symmetrise(gain * psi_gf + gain**2 * variance * training.learning_rate / problem.p * psi_var)
     return Change(dQ, gain * a[:, None] * moments.psi, da)
+
+
+def _increments_by_signs(
+    problem: Problem, training: SGD, moments: Moments, da: Float[Array, " p"], variance: Numbers
+) -> Change:
+    r"""The mean of what one sample of `SignDescent` adds, divided by :math:`\gamma_d/p`.
+
+    .. math:: p\,c\,(\varphi + \varphi^T) + \gamma p\,\varphi^{HD}, \qquad p\,c\,\psi, \qquad c = \sqrt{2/\pi}
+
+    with the forces :math:`\mathrm{sign}(a_j \sigma'_j \mathcal E)` in all averages (`SignForces`). The coordinates of
+    the gradient of row j are :math:`-c_j z_i`. The fields shift the mean of each coordinate of the input by little, so
+    that :math:`E[\mathrm{sign} z_i | \ell] = c\,E[z_i | \ell]` where no row has a coordinate of order one. The squared
+    length of a step is d.
+    """
+    p, shrink = problem.p, np.sqrt(2.0 / np.pi)
+    dQ = 2.0 * shrink * symmetrise(moments.phi) + variance * training.learning_rate * moments.phi_hd
+    return Change(p * symmetrise(dQ), p * shrink * moments.psi, da)
 
 
 def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change) -> Change:
@@ -77,8 +96,13 @@ def decayed(problem: Problem, training: SGD, overlaps: Overlaps, change: Change)
     """
     if not training.trains_first:
         return change
-    decay = problem.p * training.weight_decay * training.updates_per_step
+    decay = decay_rate(problem, training)
     return Change(change.Q - 2.0 * decay * overlaps.Q, change.M - decay * overlaps.M, change.a)
+
+
+def decay_rate(problem: Problem, training: SGD) -> Numbers:
+    """The rate at which weight decay shrinks the rows, per unit of time."""
+    return problem.p * training.weight_decay * training.updates_per_step
 
 
 def drift(
@@ -120,10 +144,11 @@ def drift(
     Notes
     -----
     Assumes fresh samples (or single ones that are used several times in a row, with the moments of `Again`), the
-    square or the correlation loss and a linear method. Checked against: the closed solution
-    of phase retrieval at p = 1, a plain NumPy solution for erf, direct SGD at growing d, the overlap process with
-    momentum. A projection of the gradient on the tangent space (`Sphere`) removes from a step what `tangent` removes as
-    well, so that both variants of the sphere have the same derivatives.
+    square or the correlation loss and a linear method; or `SignDescent` on single samples, with the moments of
+    `SignForces`. Checked against: the closed solution of phase retrieval at p = 1, a plain NumPy solution for erf,
+    direct SGD at growing d, the overlap process with momentum. A projection of the gradient on the tangent space
+    (`Sphere`) removes from a step what `tangent` removes as well, so that both variants of the sphere have the same
+    derivatives.
 
     References
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from twolayer.core.estimate import Estimate
-from twolayer.problem import Overlaps
+from twolayer.problem import BlockOverlaps, Overlaps
 
 # Starts are moved by this much, a few times the rounding of a number of order one.
 NUDGE = 1e-15
@@ -20,6 +20,11 @@ def nudged(starts: Overlaps, sign: float) -> Overlaps:
 
     Where a symmetry is unstable, starts that are moved in opposite directions lead to different ends.
     """
+    if starts.blocks is not None:
+        blocks = starts.blocks
+        Q, M = nudged_overlaps(np.asarray(blocks.Q), np.asarray(blocks.M), sign)
+        moved = BlockOverlaps(jnp.asarray(Q), jnp.asarray(M), blocks.frame)
+        return Overlaps.by_block(moved, starts.a)
     Q, M = nudged_overlaps(np.asarray(starts.Q), np.asarray(starts.M), sign)
     return Overlaps(jnp.asarray(Q), jnp.asarray(M), starts.P, starts.a)
 
@@ -59,8 +64,10 @@ def carried(
     combined = combine(tuple(paths))
 
     def error(engine_error: Any, first: Any, *others: Any) -> Any:
-        # Where another trajectory has ended, it has diverged: its distance is infinite.
+        # Where another trajectory has ended, it has diverged: its distance is infinite, also that of another variant.
+        engine_error = np.where(np.isnan(engine_error) & ~np.isnan(first), np.inf, engine_error)
         gaps = [np.where(np.isnan(other) & ~np.isnan(first), np.inf, np.abs(first - other)) for other in others]
+        gaps.append(np.zeros_like(first))
         # Trajectories that have separated may meet again at a fixed point, so the error keeps its maximum.
         return np.maximum.accumulate(engine_error + np.max(gaps, axis=0) + least[0] * np.abs(first) + least[1], axis=1)
 

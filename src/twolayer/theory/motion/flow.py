@@ -221,15 +221,38 @@ def passages(
     return _over_starts(flow, one, starts, jnp.asarray(thresholds))
 
 
+class Solving(NamedTuple):
+    """A solution with one variant of the averages: the factor of its tolerances, and in which direction it starts."""
+
+    variant: int
+    looser: float = 1.0
+    sign: float = 0.0  # that of a move by the size of rounding; zero for none
+
+
 class Flows(NamedTuple):
     """The variants of one flow, the function that combines their results, and options of the solver."""
 
     variants: Sequence[AbstractFlow]
     combine: Callable[[tuple[Any, ...]], Estimate]
     name: str
+    # Whether the combined value is that of the first variant, of which the others only give the error.
+    judges_first: bool = False
     judged: int = 0  # the variant with which the error of the integrator is estimated
     least: Any = (0.0, 0.0)  # lower bounds on the relative and absolute error of the integrator
     landing: Any = None  # where steps of the less accurate solutions end, if not on the save points
+
+    @property
+    def solvings(self) -> tuple[list[Solving], list[Solving]]:
+        """The solutions that are combined, one for each variant, and less accurate ones for the integrator's error.
+
+        Where other variants only judge the first one, they are the less accurate ones: then the error of the averages
+        has that of the integrator in it.
+        """
+        if not self.judges_first:
+            loose = [Solving(self.judged, LOOSER, sign) for sign in (1.0, -1.0)]
+            return [Solving(variant) for variant in range(len(self.variants))], loose
+        others = [Solving(i, LOOSER, 1.0 if i % 2 else -1.0) for i in range(1, len(self.variants))]
+        return [Solving(0), *others], []
 
 
 def follow(
@@ -263,22 +286,24 @@ def follow(
     if plan.overlap_threshold is not None:
         levels = np.broadcast_to(plan.overlap_threshold, plan.replicas)
         watches += [(np.asarray(levels), np.asarray(direction)) for direction in range(problem_k)]
-    work, done = len(variants) + 2 + len(watches), 0
+    of_variants, loose = flows.solvings
+    work, done = len(of_variants) + len(loose) + len(watches), 0
 
     def finished_one() -> None:
         nonlocal done
         done += 1
         plan.progress(done / work)
 
-    def paths(flow: AbstractFlow, factor: float, begin: Any, landing: Any = None) -> Any:
-        limit = np.asarray(plan.limit)
-        saved, *ends = trajectories(flow, begin, kept, plan.times, accuracy.looser(factor), limit, landing)
+    def paths(solving: Solving, landing: Any = None) -> Any:
+        flow, limit = variants[solving.variant], np.asarray(plan.limit)
+        begin = nudged(starts, solving.sign) if solving.sign else starts
+        saved, *ends = trajectories(flow, begin, kept, plan.times, accuracy.looser(solving.looser), limit, landing)
         saved = flow.completed(saved)
         finished_one()
         return jax.device_get((saved, *ends))
 
-    results = [paths(flow, 1.0, starts) for flow in variants]
-    loose = [paths(variants[flows.judged], LOOSER, nudged(starts, sign), flows.landing)[0] for sign in (1.0, -1.0)]
+    results = [paths(solving) for solving in of_variants]
+    loosely = [paths(solving, flows.landing)[0] for solving in loose]
     crossing, overlap_time = np.full(plan.replicas, np.nan), np.full((plan.replicas, problem_k), np.nan)
     for threshold, direction in watches:
         times = np.asarray(passages(variants[0], starts, plan.times, accuracy.looser(1.0), threshold, direction))
@@ -287,7 +312,7 @@ def follow(
         else:
             overlap_time[:, int(direction)] = times
         finished_one()
-    return judged(flows, results, loose, crossing, overlap_time)
+    return judged(flows, results, loosely, crossing, overlap_time)
 
 
 def judged(
@@ -307,8 +332,9 @@ def judged(
     saved = carried(flows.combine, [path for path, _, _ in results], loose, flows.judged, flows.least)
     value: Saved = jax.tree.map(np.asarray, saved.value)
     error: Saved = saved.error
-    is_done = np.all([np.asarray(finished) for _, finished, _ in results], axis=0)
-    diverged = np.any([np.asarray(stopped) for _, _, stopped in results], axis=0)
+    deciding = results[:1] if flows.judges_first else results  # less accurate solutions only say how large errors are
+    is_done = np.all([np.asarray(finished) for _, finished, _ in deciding], axis=0)
+    diverged = np.any([np.asarray(stopped) for _, _, stopped in deciding], axis=0)
     status = np.where(diverged, Status.DIVERGED, np.where(is_done, Status.DONE, Status.UNFINISHED))
     overlap_error = largest(error.Q, error.M, error.a, *error.others.values())
     return Record(

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from twolayer.compiler.blocks import alike, in_blocks, leaf_key
 from twolayer.description import Plan, Record, Watch
 from twolayer.theory.motion.error_bounds import nudged_overlaps
-from twolayer.theory.motion.flow import LOOSER, AbstractFlow, Accuracy, Flows, judged, passage, saved_along
+from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Solving, judged, passage, saved_along
 
 # Blocks of one call: few, since integrating a block takes long, and calls are divided among the cores.
 BLOCKS = 2
@@ -109,12 +109,14 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
 
     limits = np.repeat([plan.limit for plan in plans], replicas)
 
-    def paths(variant: int, factor: float, Q: np.ndarray, M: np.ndarray) -> Any:
-        common = (templates[variant], accuracy.looser(factor))
-        return in_blocks(_trajectory, common, rows_of(variant, Q, M, limits), BLOCKS)
+    def paths(solving: Solving) -> Any:
+        common = (templates[solving.variant], accuracy.looser(solving.looser))
+        begin = nudged_overlaps(Q, M, solving.sign) if solving.sign else (Q, M)
+        return in_blocks(_trajectory, common, rows_of(solving.variant, *begin, limits), BLOCKS)
 
-    results = [paths(variant, 1.0, Q, M) for variant in range(len(templates))]
-    loose = [paths(flows.judged, LOOSER, *nudged_overlaps(Q, M, sign))[0] for sign in (1.0, -1.0)]
+    of_variants, of_integrator = flows.solvings
+    results = [paths(solving) for solving in of_variants]
+    loose = [paths(solving)[0] for solving in of_integrator]
     crossing, overlap_time = np.full(len(limits), np.nan), np.full((len(limits), k), np.nan)
     thresholds = np.concatenate([Watch.thresholds(plan) for plan in plans])
     watch = Watch.of(plans[0])

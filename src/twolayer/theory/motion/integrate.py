@@ -97,7 +97,7 @@ class _Tolerance(NamedTuple):
         return jnp.sqrt(jnp.mean((x / (self.atol + self.rtol * size)) ** 2))
 
 
-# It has many parameters because it is the one integrator of all theories: each is an option of one of them.
+# Large: it is the one integrator of all theories, and takes the options of each of them.
 def solve(
     field: Callable[[Any, Any, Any], Any],
     start: PyTree,
@@ -171,11 +171,14 @@ def solve(
             has_stopped,
         )
 
-    zero, nothing = jnp.zeros((), y0.dtype), jnp.zeros_like(y0)
+    # Where starts are mapped, all numbers of the loop are mapped from the beginning: JAX would otherwise find out which
+    # ones are by tracing the whole loop several times.
+    zero = jnp.where(jnp.isnan(y0[:1]), 0.0, jnp.zeros(1, y0.dtype))[0]
+    nothing, count = jnp.zeros_like(y0), zero.astype(int)
     table = jnp.full((1 if locate else len(times), len(y0)), jnp.inf, y0.dtype).at[0].set(y0)
     begun = _Course(
-        *(jnp.asarray(times[0], y0.dtype), y0, nothing, zero, jnp.asarray(1), table),
-        *(_Enclosure(zero, zero + jnp.inf, zero), jnp.asarray(0), jnp.asarray(False)),
+        *(times[0] + zero, y0, nothing + zero, zero, 1 + count, table),
+        *(_Enclosure(zero, zero + jnp.inf, zero), count, zero > 0.0),
     )
     course = _loop(is_running, advance, begun, max_steps, is_reversible)
     is_finished = (course.landed > last) & ~course.has_stopped

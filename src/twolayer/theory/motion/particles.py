@@ -248,7 +248,7 @@ def follow_particles(
     training = as_data(training)
     variants = [ParticleFlow(landscape, training, problem.p, plan.starts.P) for landscape in landscapes.variants]
     least, few = (accuracy.rtol, accuracy.atol), _thinned(plan.times)
-    flows = Flows(variants, landscapes.combine, landscapes.name, landscapes.cheapest, least, few)
+    flows = Flows(variants, landscapes.combine, landscapes.name, False, landscapes.cheapest, least, few)
     record = follow(flows, problem.k, plan, starts, cosines, accuracy, _nudged)
     return record if starts.s.shape[1] > problem.p else record._replace(others=None)
 

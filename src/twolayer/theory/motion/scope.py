@@ -1,17 +1,62 @@
 """Conditions that every theory of one-pass training has in common."""
 
 from twolayer.expectation import Auto
-from twolayer.problem import AbstractLoss, Correlation, Gaussian, Problem, Square
+from twolayer.expectation.again import cloud_refusal
+from twolayer.problem import AbstractLoss, Correlation, Flips, Gaussian, Mixture, Problem, Square
+from twolayer.specification.fields import is_traced, replaced
 from twolayer.training import SGD
 from twolayer.training.methods import commutes_with_rotations, is_linear
 
+# Losses whose averages come apart into those of few fields, and all losses; only the latter allow flips of labels.
+QUADRATIC: tuple[type[AbstractLoss], ...] = (Square, Correlation)
+ALL_LOSSES: tuple[type[AbstractLoss], ...] = (AbstractLoss,)
 
-def loss_refusal(problem: Problem, losses: tuple[type[AbstractLoss], ...] = (Square, Correlation)) -> str:
+
+def loss_refusal(problem: Problem, losses: tuple[type[AbstractLoss], ...] = QUADRATIC) -> str:
     """Why the loss is not covered; empty if it is one of ``losses``."""
+    if isinstance(problem.noise, Flips) and losses != ALL_LOSSES:
+        return f"it describes additive label noise, but `problem.noise` is {problem.noise}."
     if isinstance(problem.loss, losses):
         return ""
     names = " and ".join(f"the {loss.__name__.lower()} loss" for loss in losses)
     return f"it describes {names}, but `problem.loss` is {problem.loss}."
+
+
+def spectrum_refusal(problem: Problem) -> str:
+    """Why inputs with a spectrum are not covered; empty if no direction of the inputs differs from the others."""
+    if problem.is_isotropic:
+        return ""
+    return (
+        "it describes inputs with the covariance I, but `problem.inputs` has a spectrum; `SaadSolla`, `BatchMap`, "
+        "`OverlapSGD` and `DirectSGD` cover it."
+    )
+
+
+def mixture_refusal(problem: Problem) -> str:
+    """Why targets that are drawn for each sample are not covered; empty if there is one target."""
+    if not isinstance(problem.target, Mixture):
+        return ""
+    return "it describes one target, but `problem.target` is a Mixture; `SaadSolla` and `BatchMap` cover it."
+
+
+def sign_refusal(problem: Problem, training: SGD, engine: Auto) -> str:
+    """Why the equations of `SignDescent` do not apply, or their averages cannot be computed; empty if they do."""
+    if training.samples_per_step(problem) > 1:
+        return (
+            f"the signs of a sum over {training.samples_per_step(problem)} samples have no closed equations, those of "
+            "one sample have; `DirectSGD` covers larger batches."
+        )
+    beta = training.method.beta  # pyright: ignore[reportAttributeAccessIssue]
+    if is_traced(beta) or float(beta) != 0.0:
+        return (
+            f"the signs of gradients that are averaged over steps have no closed equations, but `beta` is {beta}; "
+            "`DirectSGD` covers it."
+        )
+    plain = replaced(training, momentum=0.0)
+    if other := spectrum_refusal(problem):
+        return f"signs of the gradient: {other}"
+    reason = refusal(problem, plain, engine, ("excess_risk",), losses=ALL_LOSSES)
+    return reason or cloud_refusal(problem, "averages of signs")
 
 
 def refusal(
@@ -20,23 +65,33 @@ def refusal(
     engine: Auto,
     moments: tuple[str, ...],
     methods: str = "none",
-    losses: tuple[type[AbstractLoss], ...] = (Square, Correlation),
+    losses: tuple[type[AbstractLoss], ...] = QUADRATIC,
+    with_spectrum: bool = False,
+    mixtures: bool = False,
 ) -> str:
     """Why the closed equations for the overlaps do not apply, or their averages cannot be computed; empty if they do.
 
     ``methods`` says which methods the description covers besides plain SGD: "none", "linear" ones such as momentum, or
-    all "isotropic" ones, which commute with rotations of the inputs; ``losses`` are those that it covers.
+    all "isotropic" ones, which commute with rotations of the inputs; ``losses`` are those that it covers, ``mixtures``
+    says whether targets that are drawn for each sample are covered, ``with_spectrum`` whether inputs with a spectrum.
     """
     if not isinstance(problem.inputs, Gaussian):
         return "it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it."
+    if not with_spectrum and (other := spectrum_refusal(problem)):
+        return other
     if other := loss_refusal(problem, losses):
+        return other
+    if not mixtures and (other := mixture_refusal(problem)):
         return other
     if not training.is_fresh:
         return f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
     if training.has_momentum and methods == "none":
         return f"it describes SGD without momentum, but the method is {training.method}."
     if training.has_momentum and not commutes_with_rotations(training.method):
-        return f"the method {training.method} does not commute with rotations of the inputs; `DirectSGD` covers it."
+        covers = "and no theory of it is known here; `DirectSGD` covers it"
+        if training.moves_by_signs:
+            covers = "which `SaadSolla` covers on single samples without `beta`, and `DirectSGD` always"
+        return f"the method {training.method} does not commute with rotations of the inputs, {covers}."
     if training.has_momentum and methods == "linear" and not is_linear(training.method):
         return f"it describes linear methods, but {training.method} is not linear in the gradient; see `BatchMap`."
     return engine.refusal(problem, moments)

@@ -103,7 +103,7 @@ def gradient_in_frame(
     activation = problem.student.activation
     units = activation(h)
     output = c @ units
-    risk = 0.5 * jnp.sum(cloud.weights * (output - cloud.y) ** 2)
+    risk = jnp.sum(cloud.weights * problem.loss.error(cloud.y, output))
     excess = -problem.loss.displacement(cloud.y, output)
     if cloud.counts is not None:
         excess = excess * cloud.counts[number]
@@ -184,7 +184,7 @@ def step(constants: Constants, place: Position, t: Numbers) -> tuple[Position, t
     if training.has_fixed_set and wanted.W is not weights.W:  # otherwise the gradient computes the risk as well
         used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
         h = fields(layout, alpha, cloud, traces, weights.W, used)
-        risk = 0.5 * jnp.sum(cloud.weights * (cloud.y - problem.student(h.T, weights.a)) ** 2)
+        risk = jnp.sum(cloud.weights * problem.loss.error(cloud.y, problem.student(h.T, weights.a)))
         # The barrier puts all reading of the traces before their update, which would otherwise need a copy.
         risk, traces = jax.lax.optimization_barrier((risk, traces))
 

@@ -90,7 +90,7 @@ def make_cloud(
     whitening = whitening[np.r_[:k, k + 1 : size + 1, k]]
     normals = (whitening * scale[None, :]) @ normals - (whitening @ mean)[:, None]
     x = normals[:-1]
-    y = problem.target((jnp.linalg.cholesky(P) @ x[:k]).T) + jnp.sqrt(problem.noise) * normals[-1]
+    y = problem.label((jnp.linalg.cholesky(P) @ x[:k]).T, normals[-1])
     counts = None
     if batches is not None:
         counts = counts_of(batches, points[size + 1 :], layout.gradients)

@@ -70,9 +70,24 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     :cite:t:`saad1995`; squares at any p: :cite:t:`arnaboldi2023escaping`.
     """
     SaadSolla().require(problem, training)
+    if not problem.is_quadratic:
+        raise NotApplicable(
+            "The equations are written for the square or the correlation loss with additive noise, but `problem.loss` "
+            f"is {problem.loss} and `problem.noise` is {problem.noise}."
+        )
+    if not problem.is_isotropic:
+        raise NotApplicable(
+            "The equations are written for training on inputs with the covariance I, "
+            "but `problem.inputs` has a spectrum: see `evolve`."
+        )
     if not training.is_fresh:
         raise NotApplicable(
             f"The equations are written for samples that are used once, but `training.reuse` is {training.reuse}."
+        )
+    if training.moves_by_signs:
+        raise NotApplicable(
+            f"The equations are written for averages that have closed forms, but the method is {training.method}, "
+            "whose averages of signs `SaadSolla` takes over clouds of samples."
         )
     if training.has_momentum:
         raise NotApplicable(

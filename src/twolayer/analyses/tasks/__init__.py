@@ -1,0 +1,1 @@
+"""What a student keeps of one task while it learns another."""
