@@ -99,7 +99,16 @@ def four_normals(
 
 def noise_normal(k0: Numbers, k1: Numbers, sample: Numbers, low: Numbers, high: Numbers) -> Array:
     """Return the label noise of one sample of one step, a normal number from a block that no input uses."""
-    return four_normals(k0, k1, jnp.full_like(sample, np.uint32(0xFFFFFFFF)), sample, low, high)[0]
+    return _of_label(k0, k1, sample, low, high)[0]
+
+
+def noise_normals(k0: Numbers, k1: Numbers, sample: Numbers, low: Numbers, high: Numbers) -> Array:
+    """Return two normal numbers of one sample along a last axis: its label noise, and one that chooses its label."""
+    return jnp.stack(_of_label(k0, k1, sample, low, high)[:2], axis=-1)
+
+
+def _of_label(k0: Numbers, k1: Numbers, sample: Numbers, low: Numbers, high: Numbers) -> tuple[Any, ...]:
+    return four_normals(k0, k1, jnp.full_like(sample, np.uint32(0xFFFFFFFF)), sample, low, high)
 
 
 # Largest degrees of freedom at which SciPy's function is exact to rounding; beyond, it loses digits.

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.compiler.scalar import Node, Program, Unsupported
-from twolayer.core import programs
+from twolayer.core import compiling, programs
 from twolayer.core.errors import Caution
 from twolayer.core.files import make_folder, write_whole
 
@@ -319,6 +319,11 @@ class _Kept:
     def __call__(self, *arguments: Any) -> None:
         if self.is_ready:
             return self.call(*arguments)
+        with compiling.of_native():
+            self._call_first(*arguments)
+        self.is_ready = True
+
+    def _call_first(self, *arguments: Any) -> None:
         try:
             self.call(*arguments)
         except Exception:  # a damaged file fails in many ways, all of them before the function begins
@@ -326,7 +331,6 @@ class _Kept:
                 damaged.unlink(missing_ok=True)
             self.call = self.compiler()(self.function)
             self.call(*arguments)
-        self.is_ready = True
 
 
 def _kept(code: str) -> Path | None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax.extend.core import Literal
+from jax.extend.core import Literal, Primitive
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import PyTree
 
 
@@ -36,6 +37,11 @@ class Node(NamedTuple):
     number: int | None
     value: Any
     dtype: Any
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this is an input of the program."""
+        return self.number is not None and self.number < 0
 
 
 @dataclass(frozen=True)
@@ -129,17 +135,21 @@ WRITTEN_AS: dict[str, Callable[..., Array]] = {
 }
 
 
-class _Writer:
+class Writer:
     """Collects the distinct operations of a program and simplifies those that constants make trivial."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
         self.known: dict[Any, Node] = {}
 
-    def constant(self, value: Any, dtype: Any) -> Node:
+    def constant(self, value: ArrayLike, dtype: DTypeLike) -> Node:
+        """The node of a number that is known."""
         return Node(None, np.asarray(value, dtype).item(), np.dtype(dtype))
 
-    def add(self, primitive: Any, arguments: tuple[Node, ...], parameters: dict[str, Any], dtype: Any) -> Node:
+    def add(
+        self, primitive: Primitive, arguments: tuple[Node, ...], parameters: dict[str, Any], dtype: DTypeLike
+    ) -> Node:
+        """The node of an operation on nodes, which is simplified where constants allow that."""
         name = primitive.name
         if all(node.number is None for node in arguments):
             values = [np.asarray(node.value, node.dtype) for node in arguments]
@@ -176,7 +186,7 @@ def _array(values: Any, shape: tuple[int, ...]) -> np.ndarray:
 def scalarize(function: Callable[..., Any], *examples: PyTree) -> Program:
     """Convert a function to a program on scalars; the examples give the shapes and types of its arguments."""
     closed = jax.make_jaxpr(function)(*examples)
-    writer = _Writer()
+    writer = Writer()
     inputs: list[Any] = []
     arguments = []
     for aval in closed.in_avals:
@@ -186,10 +196,10 @@ def scalarize(function: Callable[..., Any], *examples: PyTree) -> Program:
         arguments.append(_array(nodes, aval.shape))
     results = _interpret(writer, closed.jaxpr, closed.consts, arguments)
     outputs = [node for result in results for node in result.ravel()]
-    return Program(tuple(inputs), *_pruned(writer.ops, outputs))
+    return Program(tuple(inputs), *pruned(writer.ops, outputs))
 
 
-def _pruned(ops: list[Op], outputs: list[Node]) -> tuple[tuple[Op, ...], tuple[Node, ...]]:
+def pruned(ops: list[Op], outputs: list[Node]) -> tuple[tuple[Op, ...], tuple[Node, ...]]:
     """Return only the operations that the outputs need, renumbered."""
     needed = set()
     for node in outputs:
@@ -213,7 +223,7 @@ def _dtype(atom: Any) -> Any:
     return atom.aval.dtype
 
 
-def _interpret(writer: _Writer, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _interpret(writer: Writer, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
     env: dict[Any, np.ndarray] = {}
 
     def const(value: Any) -> np.ndarray:
@@ -232,7 +242,7 @@ def _interpret(writer: _Writer, jaxpr: Any, consts: Sequence[Any], arguments: Se
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[np.ndarray]:
+def _equation(writer: Writer, equation: Any, values: list[np.ndarray]) -> list[np.ndarray]:
     name, parameters = equation.primitive.name, equation.params
     aval = equation.outvars[0].aval
     name = parameters["name"] if name == "custom_jvp_call" and parameters.get("name") in WRITTEN_AS else name
@@ -256,12 +266,14 @@ def _equation(writer: _Writer, equation: Any, values: list[np.ndarray]) -> list[
         jaxpr = jax.make_jaxpr(WRITTEN_AS[name])(*[jax.ShapeDtypeStruct((), aval.dtype)] * len(values))
         parts = ([_array([x], ()) for x in row] for row in rows)
         return [_array([_interpret(writer, jaxpr.jaxpr, jaxpr.consts, x)[0][()] for x in parts], aval.shape)]
+    if name == "split":
+        return np.split(values[0], np.cumsum(parameters["sizes"])[:-1], axis=parameters["axis"])
     if name in _STRUCTURE:
         return [_STRUCTURE[name](writer, equation, *values)]
     raise Unsupported(name)
 
 
-def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray], outputs: Any) -> list[np.ndarray]:
+def _scan(writer: Writer, parameters: Any, values: list[np.ndarray], outputs: Any) -> list[np.ndarray]:
     """A loop of known length, written out.
 
     Its arguments are constants, what is carried, and rows of what is looped over; which is which is read off their
@@ -286,14 +298,14 @@ def _scan(writer: _Writer, parameters: Any, values: list[np.ndarray], outputs: A
     return [*carry, *stacked]
 
 
-def _sum(writer: _Writer, nodes: Any, dtype: Any, primitive: Any = jax.lax.add_p) -> Node:
+def _sum(writer: Writer, nodes: Any, dtype: Any, primitive: Any = jax.lax.add_p) -> Node:
     total = nodes[0]
     for node in nodes[1:]:
         total = writer.add(primitive, (total, node), {}, dtype)
     return total
 
 
-def _broadcast(writer: _Writer, equation: Any, x: np.ndarray, *_: Any) -> np.ndarray:
+def _broadcast(writer: Writer, equation: Any, x: np.ndarray, *_: Any) -> np.ndarray:
     shape, dimensions = equation.params["shape"], equation.params["broadcast_dimensions"]
     wide = [1] * len(shape)
     for position, dimension in enumerate(dimensions):
@@ -302,7 +314,7 @@ def _broadcast(writer: _Writer, equation: Any, x: np.ndarray, *_: Any) -> np.nda
 
 
 def _reduce(primitive: Any, start: float) -> Callable[..., np.ndarray]:
-    def reduce(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+    def reduce(writer: Writer, equation: Any, x: np.ndarray) -> np.ndarray:
         axes, aval = equation.params["axes"], equation.outvars[0].aval
         moved: Any = np.moveaxis(x, axes, range(len(axes))).reshape(-1, *aval.shape)
         if moved.shape[0] == 0:
@@ -314,37 +326,36 @@ def _reduce(primitive: Any, start: float) -> Callable[..., np.ndarray]:
     return reduce
 
 
-def _dot(writer: _Writer, equation: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _dot(writer: Writer, equation: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     (cx, cy), (bx, by) = equation.params["dimension_numbers"]
-    if bx or by:
-        raise Unsupported("batched dot_general")
     aval = equation.outvars[0].aval
-    x = np.moveaxis(x, cx, range(len(cx))).reshape(int(np.prod([x.shape[i] for i in cx])), -1)
-    y = np.moveaxis(y, cy, range(len(cy))).reshape(int(np.prod([y.shape[i] for i in cy])), -1)
     zero = writer.constant(0, aval.dtype)
-    nodes = [
-        _sum(
-            writer,
-            [zero, *(writer.add(jax.lax.mul_p, (a, b), {}, aval.dtype) for a, b in zip(x[:, i], y[:, j], strict=True))],
-            aval.dtype,
-        )
-        for i in range(x.shape[1])
-        for j in range(y.shape[1])
-    ]
-    return _array(nodes, aval.shape)
+
+    def rows(z: np.ndarray, contracted: Sequence[int], batched: Sequence[int]) -> np.ndarray:
+        """The entries by batch, remaining position, and position in the sum."""
+        others = [axis for axis in range(z.ndim) if axis not in (*contracted, *batched)]
+        sizes = [int(np.prod([z.shape[axis] for axis in axes])) for axes in (batched, others, contracted)]
+        return np.transpose(z, (*batched, *others, *contracted)).reshape(sizes)
+
+    def product(x: Any, y: Any) -> Node:
+        terms = (writer.add(jax.lax.mul_p, pair, {}, aval.dtype) for pair in zip(x, y, strict=True))
+        return _sum(writer, [zero, *terms], aval.dtype)
+
+    pairs = zip(rows(x, cx, bx), rows(y, cy, by), strict=True)
+    return _array([product(left, right) for u, v in pairs for left in u for right in v], aval.shape)
 
 
-def _iota(writer: _Writer, equation: Any, *_: Any) -> np.ndarray:
+def _iota(writer: Writer, equation: Any, *_: Any) -> np.ndarray:
     aval, dimension = equation.outvars[0].aval, equation.params["dimension"]
     return _array([writer.constant(i[dimension], aval.dtype) for i in np.ndindex(*aval.shape)], aval.shape)
 
 
-def _slice(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+def _slice(writer: Writer, equation: Any, x: np.ndarray) -> np.ndarray:
     start, limit, strides = (equation.params[key] for key in ("start_indices", "limit_indices", "strides"))
     return x[tuple(map(slice, start, limit, strides or [None] * len(start)))]
 
 
-def _dynamic_slice(writer: _Writer, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+def _dynamic_slice(writer: Writer, equation: Any, x: np.ndarray, *starts: np.ndarray) -> np.ndarray:
     """Take a slice at constant indices, such as the index of an unrolled loop."""
     first: list[Any] = [start[()] for start in starts]
     if any(node.number is not None for node in first):
@@ -354,7 +365,7 @@ def _dynamic_slice(writer: _Writer, equation: Any, x: np.ndarray, *starts: np.nd
     return x[tuple(slice(start, start + size) for start, size in zip(low, sizes, strict=True))]
 
 
-def _cumsum(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
+def _cumsum(writer: Writer, equation: Any, x: np.ndarray) -> np.ndarray:
     axis, aval = equation.params["axis"], equation.outvars[0].aval
     lines: Any = np.moveaxis(x, axis, -1).copy()
     forward = (
@@ -367,7 +378,7 @@ def _cumsum(writer: _Writer, equation: Any, x: np.ndarray) -> np.ndarray:
     return np.moveaxis(lines, -1, axis)
 
 
-def _gather(writer: _Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _gather(writer: Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """Index an array at constant indices: JAX applies the operation to the positions of its entries."""
     if any(node.number is not None for node in index.ravel()):
         raise Unsupported("gather at indices that are computed")
@@ -379,7 +390,7 @@ def _gather(writer: _Writer, equation: Any, x: np.ndarray, index: np.ndarray) ->
     return x.ravel()[gathered]
 
 
-def _pad(writer: _Writer, equation: Any, x: np.ndarray, filling: np.ndarray) -> np.ndarray:
+def _pad(writer: Writer, equation: Any, x: np.ndarray, filling: np.ndarray) -> np.ndarray:
     low, high, between = zip(*equation.params["padding_config"], strict=True)
     if any(between) or min(*low, *high) < 0:
         raise Unsupported("pad that cuts or spreads")
@@ -389,7 +400,8 @@ def _pad(writer: _Writer, equation: Any, x: np.ndarray, filling: np.ndarray) -> 
     return padded
 
 
-_STRUCTURE: dict[str, Callable[..., np.ndarray]] = {
+# Operations that only move elements, whatever these are.
+MOVES: dict[str, Callable[..., np.ndarray]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": lambda w, e, x, *_: x.reshape(e.params["new_sizes"]),
     "squeeze": lambda w, e, x: x.reshape(e.outvars[0].aval.shape),
@@ -397,15 +409,18 @@ _STRUCTURE: dict[str, Callable[..., np.ndarray]] = {
     "transpose": lambda w, e, x: np.transpose(x, e.params["permutation"]),
     "rev": lambda w, e, x: np.flip(x, e.params["dimensions"]),
     "slice": _slice,
-    "dynamic_slice": _dynamic_slice,
-    "cumsum": _cumsum,
     "concatenate": lambda w, e, *x: np.concatenate(x, axis=e.params["dimension"]),
     "stack": lambda w, e, *x: np.stack(x, axis=e.params.get("axis", e.params.get("dimension", 0))),
+    "pad": _pad,
+}
+_STRUCTURE: dict[str, Callable[..., np.ndarray]] = MOVES | {
+    "dynamic_slice": _dynamic_slice,
+    "cumsum": _cumsum,
     "iota": _iota,
     "gather": _gather,
-    "pad": _pad,
     "dot_general": _dot,
     "reduce_sum": _reduce(jax.lax.add_p, 0.0),
+    "reduce_prod": _reduce(jax.lax.mul_p, 1.0),
     "reduce_max": _reduce(jax.lax.max_p, -np.inf),
     "reduce_min": _reduce(jax.lax.min_p, np.inf),
 }

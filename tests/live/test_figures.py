@@ -1,0 +1,151 @@
+"""Live figures in Chromium: they compute, answer to their knobs, judge what they show, and give way to printed ones."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import twolayer as tl
+from tests.live.conftest import FOLDER
+from twolayer.live import live_program
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+
+pytestmark = pytest.mark.slow
+LONG = 60_000  # milliseconds; the machine may be busy with other tests
+SETTINGS = {
+    "title": "Phase retrieval",
+    "program": "small",
+    "address": "small.js",
+    "until": 2.0,
+    "points": 40,
+    "replicas": 12,
+    "allowed": 7.0,
+    "x": {"quantity": "time", "label": "time", "short": "time"},
+    "y": {"quantity": "excess_risk", "label": "excess risk", "scale": "log"},
+    "knobs": [
+        {"name": "learning_rate", "label": "learning rate", "low": 0.01, "high": 0.2, "value": 0.05, "scale": "log"},
+        {"name": "d", "label": "dimension", "values": [100, 1000], "value": 1000},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """A folder with a page on which there is one figure, and the printed one after it."""
+    folder = tmp_path_factory.mktemp("site")
+    start = tl.WarmStart(0.7)
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000), start=start)
+    program = live_program(problem, tl.SGD(0.05, constraint=tl.Sphere()), (100, 1000), replicas=12)
+    (folder / "small.js").write_text(program.script("small"))
+    for name in ("engine.js", "figure.js", "figure.css"):
+        shutil.copyfile(FOLDER / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page()
+    yield page
+    page.close()
+
+
+def opened(page, site: Path, **others):
+    """The figure of a page that is shown, and the errors that the page reports."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    settings = json.dumps(SETTINGS | others)
+    text = f"""<!DOCTYPE html><html lang="en"><meta charset="utf-8"><link rel="stylesheet" href="figure.css">
+        <div class="tl-live" data-state="absent"><script type="application/json">{settings}</script>
+        <p class="tl-fallback">no figure</p></div><div class="tl-printed">printed</div>
+        <script src="engine.js"></script><script src="figure.js"></script></html>"""
+    (site / "page.html").write_text(text)
+    page.goto((site / "page.html").as_uri())
+    return page.locator(".tl-live"), errors
+
+
+def done(figure, since=""):
+    """Wait until a run that says something else than before is done, and return what the figure says."""
+    playwright.expect(figure).to_have_attribute("data-state", "done", timeout=LONG)
+    playwright.expect(figure.locator(".tl-status")).not_to_have_text(since, timeout=LONG)
+    return figure.locator(".tl-status").inner_text()
+
+
+def test_a_figure_answers_to_its_knobs_and_is_reset(page, site):
+    figure, errors = opened(page, site)
+    first = done(figure)
+    assert figure.get_attribute("data-verdict") == "agrees" and first.startswith("SGD agrees with the theory.")
+    assert "12 runs of 4·10⁴ steps." in first
+    playwright.expect(page.locator(".tl-printed")).to_be_hidden()
+    rate, dimension = figure.locator("input").all()
+    dimension.press("ArrowLeft")
+    assert "12 runs of 4000 steps." in (second := done(figure, first))
+    rate.press("End")
+    assert "12 runs of 1000 steps." in (third := done(figure, second))
+    figure.get_by_role("button", name="Reset").click()
+    assert done(figure, third) == first.replace("\xa0", " ")
+    figure.get_by_role("button", name="New runs").click()
+    assert done(figure, first) != first
+    assert not errors
+
+
+def test_the_printed_figure_stays_until_the_first_numbers(page, site):
+    waiting = []
+    page.route("**/small.js", lambda route: waiting.append(route))
+    figure, _ = opened(page, site)
+    playwright.expect(figure).to_have_attribute("data-state", "idle")
+    page.wait_for_timeout(200)
+    assert len(waiting) == 1 and page.locator(".tl-printed").is_visible() and not figure.locator("canvas").is_visible()
+    waiting[0].continue_()
+    playwright.expect(page.locator(".tl-printed")).to_be_hidden(timeout=LONG)
+    playwright.expect(figure.locator("canvas")).to_be_visible()
+
+
+def test_a_figure_sees_a_theory_that_is_wrong(page, site):
+    """The runs are compared with the equations at three quarters of their learning rate."""
+    engine = (site / "engine.js").read_text()
+    changed = engine.replace("new Theory(module, manifest, { ...ask,", "new Theory(module, manifest, { ...wrong(ask),")
+    assert changed != engine
+    wrong = "const wrong = (ask) => ({ ...ask, settings: { ...ask.settings, learning_rate: 0.0375 } });\n"
+    changed = changed.replace("  /** Answer the messages of a page;", f"  {wrong}  /** Answer the messages of a page;")
+    (site / "engine.js").write_text(changed)
+    try:
+        figure, _ = opened(page, site)
+        assert done(figure).startswith("SGD and the theory, its limit of large d, differ here.")
+        assert figure.get_attribute("data-verdict") == "differs"
+    finally:
+        (site / "engine.js").write_text(engine)
+
+
+def test_a_page_is_drawn_smoothly_while_a_figure_computes(page, site):
+    """The work is in a worker: the middle gap between frames stays below that of 20 a second, on a machine as busy as
+    tests may find."""
+    figure, _ = opened(page, site, until=2000.0, points=400)
+    playwright.expect(figure).to_have_attribute("data-state", "running", timeout=LONG)
+    gaps = page.evaluate("""() => new Promise((resolve) => {
+        const times = [];
+        const frame = (now) => times.push(now) < 60 ? requestAnimationFrame(frame)
+            : resolve(times.slice(1).map((time, n) => time - times[n]));
+        requestAnimationFrame(frame);
+    })""")
+    assert figure.get_attribute("data-state") == "running"
+    assert sorted(gaps)[len(gaps) // 2] < 50.0
+
+
+def test_without_webassembly_the_printed_figure_is_shown(page, site):
+    page.add_init_script("delete window.WebAssembly")
+    figure, errors = opened(page, site)
+    playwright.expect(figure.locator(".tl-fallback")).to_be_visible()
+    playwright.expect(page.locator(".tl-printed")).to_be_visible()
+    assert not errors
+
+
+def test_pages_with_live_figures_stay_light(monkeypatch):
+    """Scripts and program of every figure of the site, as the build makes and keeps them, have less than 150 kB."""
+    pytest.importorskip("docutils", reason="the site is not built here: pip install twolayer[docs]")
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "docs")
+    figures = __import__("live_figures")
+    scripts = sum((FOLDER / name).stat().st_size for name in ("engine.js", "figure.js", "figure.css"))
+    sizes = {name: scripts + len(figures.program(name)) for name in figures.FIGURES}
+    assert {name: size for name, size in sizes.items() if not scripts < size < 150_000} == {}
