@@ -1,0 +1,146 @@
+"""Clients that are slow, leave or ask again, at a server with workers that compute nothing."""
+
+import asyncio
+import json
+import socket
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+
+from twolayer.core import interrupts
+from twolayer.explore import serve, server
+from twolayer.explore.access import Access
+from twolayer.explore.pool import Pool
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+TOKEN = "0123456789abcdef"
+
+
+@contextmanager
+def running(monkeypatch, **fields):
+    """A server in this process, with the limits of slow clients at half a second."""
+    monkeypatch.setattr(serve, "IDLE", 0.5)
+    monkeypatch.setattr(serve, "PACE", 0.05)
+    monkeypatch.setattr(server, "BODY", 0.5)
+    listening = socket.create_server(("127.0.0.1", 0))
+    access = Access("127.0.0.1", listening.getsockname()[1], TOKEN, **fields)
+    pool = Pool(1, command=FAKE)
+    thread = threading.Thread(target=lambda: asyncio.run(serve.serve_with(pool, listening, access, {})))
+    thread.start()
+    with socket.create_connection(listening.getsockname()) as first:  # answered as soon as everything is imported
+        first.settimeout(60)
+        first.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b" 403 " in first.recv(100)
+    yield listening.getsockname()
+    interrupts.ask()
+    thread.join(20)
+    assert not thread.is_alive()
+    interrupts._asked.clear()
+    listening.close()
+
+
+@pytest.fixture
+def address(monkeypatch):
+    with running(monkeypatch) as listening:
+        yield listening
+
+
+def request(address, body, *, declared=None, **headers):
+    """A request as bytes."""
+    length = len(body) if declared is None else declared
+    named = {"Host": f"127.0.0.1:{address[1]}", "X-Twolayer-Token": TOKEN, "Content-Type": "application/json"}
+    lines = [f"{name}: {value}" for name, value in (named | headers | {"Content-Length": length}).items()]
+    return ("POST /api/work HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def question(**options):
+    return json.dumps({"kind": "theory", "client": "a", "spec": {}, "options": options}).encode()
+
+
+def until_closed(connection):
+    """All that a server sends until it closes the connection, and how long that took."""
+    began, content = time.monotonic(), b""
+    connection.settimeout(10)
+    while part := connection.recv(65536):
+        content += part
+    return content, time.monotonic() - began
+
+
+def test_a_request_that_does_not_arrive_is_dropped(address):
+    with socket.create_connection(address) as silent, socket.create_connection(address) as half:
+        half.sendall(b"POST /api/work HTTP/1.1\r\nHost: 127.0")
+        for connection in (silent, half):
+            content, seconds = until_closed(connection)
+            assert content == b""
+            assert seconds < 5.0
+
+
+def test_a_body_that_does_not_arrive_is_refused(address):
+    with socket.create_connection(address) as slow:
+        slow.sendall(request(address, b'{"kind": ', declared=1000))
+        content, seconds = until_closed(slow)
+        assert b" 408 " in content.splitlines()[0]
+        assert b"must arrive within" in content
+        assert seconds < 5.0
+
+
+def test_a_body_without_end_is_refused(address):
+    with socket.create_connection(address) as endless:
+        head = request(address, b"", **{"Transfer-Encoding": "chunked"}).replace(b"Content-Length: 0\r\n", b"")
+        chunk = b"x" * 60_000
+        endless.sendall(head)
+        try:
+            for _ in range(10):
+                endless.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        except OSError:  # closed already
+            pass
+        endless.settimeout(10)
+        assert b" 413 " in endless.recv(65536).splitlines()[0]
+
+
+def test_a_client_that_leaves_frees_its_worker(address):
+    with socket.create_connection(address) as leaving:
+        leaving.sendall(request(address, question(seconds=60.0, partials=1)))
+        time.sleep(0.4)
+    with socket.create_connection(address) as other:
+        began = time.monotonic()
+        other.sendall(request(address, question(name="x"), Connection="close"))
+        content, _ = until_closed(other)
+    assert b"event: result" in content
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_new_question_of_the_window_cancels_the_one_before(address):
+    with socket.create_connection(address) as first, socket.create_connection(address) as second:
+        first.sendall(request(address, question(seconds=60.0), Connection="close"))
+        time.sleep(0.3)
+        second.sendall(request(address, question(name="y"), Connection="close"))
+        assert b"event: cancelled" in until_closed(first)[0]
+        assert b"event: result" in until_closed(second)[0]
+
+
+def test_the_page_of_a_proxy_is_answered(monkeypatch):
+    origin = "https://explorer.example"
+    with running(monkeypatch, origin=origin) as address, socket.create_connection(address) as visitor:
+        named = {"Host": "explorer.example", "Origin": origin, "X-Forwarded-For": "192.0.2.7", "Connection": "close"}
+        visitor.sendall(request(address, question(name="z"), **named))
+        assert b"event: result" in until_closed(visitor)[0]
+
+
+def test_beyond_the_last_connection_one_sentence_says_so(address, monkeypatch):
+    monkeypatch.setattr(serve, "CONNECTIONS", 2)
+    monkeypatch.setattr(serve, "IDLE", 60.0)
+    with socket.create_connection(address), socket.create_connection(address):
+        with socket.create_connection(address) as third:
+            third.sendall(request(address, question(name="z")))
+            content, _ = until_closed(third)
+    head, _, body = content.partition(b"\r\n\r\n")
+    assert b" 503 " in head.splitlines()[0] and b"application/json" in head
+    assert "too many connections" in json.loads(body)["message"]
