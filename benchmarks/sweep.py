@@ -1,12 +1,15 @@
 """Sweeps against a loop over `evolve`, and against joblib where it is installed, on the same work and all cores.
 
 Times are by the wall clock after everything is compiled; a machine that does other work makes all of them too long. The
-loop is timed on cells that are spread over the grid, and joblib's processes on the same ones.
+loop is timed on cells that are spread over the grid, and joblib's processes (``pip install joblib``) on the same ones.
 
-    python benchmarks/sweep.py [--side 64]
+    python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|workers|dask|replicas]
 """
 
 import argparse
+import contextlib
+import os
+import resource
 import time
 import warnings
 
@@ -16,6 +19,7 @@ from common import report
 import twolayer as tl
 from twolayer.core.machine import cores
 from twolayer.sweeps.query import VERBS
+from twolayer.sweeps.workers import local
 
 # Cells of the grid on which the loop is timed.
 SAMPLED = 24
@@ -35,6 +39,7 @@ def by_joblib(calls) -> float:
     try:
         from joblib import Parallel, delayed
     except ImportError:
+        print("joblib is left out, since it is not installed: pip install joblib.")
         return float("nan")
     with Parallel(n_jobs=cores()) as parallel:
         return clock(lambda: parallel(delayed(_call)(*call) for call in calls))[0]
@@ -85,44 +90,124 @@ def rates_of_an_ode(number: int) -> dict:
     return row("ODE of an erf committee, p=4 k=2, to t=10", number, swept, calls)
 
 
-def overhead(number: int) -> dict:
-    """Cells that take no time, each computed by itself: all that is left is the sweep."""
+def takes_no_time() -> None:
+    """Let one verb give a result at once, in the process that calls this."""
     import xarray as xr
 
-    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50))
+    from twolayer.sweeps.query import VERBS
+
     result = xr.Dataset({"x": ((), 1.0)}, attrs={"kind": "test"})
-    kept = VERBS["exit_time"]
     VERBS["exit_time"] = lambda query: {"": result}
+
+
+def overhead(number: int, name: str = "cells that take no time", client=None) -> dict:
+    """Cells that take no time, each computed by itself: all that is left is the sweep."""
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50))
+    workers = 0 if client is None else None
+    kept = VERBS["exit_time"]
+    takes_no_time()
     try:
         over = {"run.seed": range(number)}
-        swept, _ = clock(lambda: tl.sweep(problem, tl.SGD(0.1), verb="exit_time", over=over, workers=0), 1)
+        began = time.perf_counter(), time.process_time()
+        tl.sweep(problem, tl.SGD(0.1), verb="exit_time", over=over, workers=workers, scheduler=client)
+        swept, used = time.perf_counter() - began[0], time.process_time() - began[1]
     finally:
         VERBS["exit_time"] = kept
-    return {"work": "cells that take no time", "cells": number, "sweep ms a cell": 1e3 * swept / number}
+    return {
+        "work": name,
+        "cells": number,
+        "sweep ms a cell": 1e3 * swept / number,
+        "CPU ms a cell": 1e3 * used / number,
+        "peak MB": peak(),
+    }
+
+
+def peak() -> float:
+    """The most memory that this process has taken, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def overhead_of_a_worker(number: int) -> dict:
+    """The same through the scheduler and one worker of one core; the CPU time is that of the client alone."""
+    with workers_of_one_core(1) as client:
+        client.run(takes_no_time)
+        overhead(100, client=client)  # the worker has to import the package first
+        return overhead(number, "the same through a worker of Dask", client)
+
+
+def many_replicas(replicas: int) -> dict:
+    """Phase retrieval in d = 100 reduced to statistics by two workers of one core each."""
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
+    ask = tl.Ask(until=0.1, save=2, replicas=replicas, risk_threshold=1.9)
+    training = tl.SGD(0.05, constraint=tl.Sphere())
+    with workers_of_one_core(2) as client:
+        before = peak()
+        began = time.perf_counter()
+        result = tl.sweep(problem, training, "OverlapSGD", ask, statistics=True, scheduler=client)
+        seconds = time.perf_counter() - began
+    assert int(result.replicas.sum()) == replicas
+    return {
+        "work": "phase retrieval, d = 100, 200 steps, as statistics on two workers",
+        "replicas": replicas,
+        "wall s": seconds,
+        "steps per second": 200 * replicas / seconds,
+        "client before MB": before,
+        "client peak MB": peak(),
+    }
+
+
+@contextlib.contextmanager
+def workers_of_one_core(number: int):
+    """A client of workers with one core each; alone, a worker would have all cores of the machine."""
+    every = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, every[:number])
+    try:
+        with local(number) as client:
+            os.sched_setaffinity(0, every)
+            yield client
+    finally:
+        os.sched_setaffinity(0, every)
 
 
 def workers(number: int) -> dict:
-    """Cells of a second each on one and on two workers; the start of the workers counts."""
+    """Cells of a second or more each on one and on two workers of one core each, after these have compiled."""
     problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(1000))
-    ask = tl.Ask(until=20.0, save=3, replicas=64)
-    over = {"run.seed": range(number)}
-    times = []
+    ask = tl.Ask(until=10.0, save=3, replicas=16)
+    times = {}
     for processes in (1, 2):
-        began = time.perf_counter()
-        tl.sweep(problem, tl.SGD(0.2), "DirectSGD", ask, over=over, workers=processes)
-        times.append(time.perf_counter() - began)
-    return {"work": "direct SGD on workers", "cells": number, "one worker s": times[0], "two workers s": times[1]}
+        with workers_of_one_core(processes) as client:
+            for seeds in (range(-processes, 0), range(number)):
+                over = {"run.seed": [1000 + seed for seed in seeds]}
+                began = time.perf_counter()
+                tl.sweep(problem, tl.SGD(0.2), "DirectSGD", ask, over=over, scheduler=client)
+                times[processes] = time.perf_counter() - began
+    return {
+        "work": "direct SGD on workers of one core",
+        "cells": number,
+        "one worker s": times[1],
+        "two workers s": times[2],
+        "s a cell": times[1] / number,
+        "ratio": times[1] / times[2],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=64)
-    side = parser.parse_args().side
+    parser.add_argument("--only", choices=["diagram", "ode", "overhead", "workers", "dask", "replicas"])
+    options = parser.parse_args()
     warnings.simplefilter("ignore", tl.Caution)
-    report("sweep", [phase_diagram(side, largest) for largest in (100, 1000)])
-    report("sweep", [rates_of_an_ode(10 * side)])
-    report("sweep", [overhead(10_000)])
-    report("sweep", [workers(12)])
+    works = {
+        "diagram": lambda: [phase_diagram(options.side, largest) for largest in (100, 1000)],
+        "ode": lambda: [rates_of_an_ode(10 * options.side)],
+        "overhead": lambda: [overhead(number) for number in (10_000, 100_000)],
+        "workers": lambda: [workers(12)],
+        "dask": lambda: [overhead_of_a_worker(10_000)],
+        "replicas": lambda: [many_replicas(number) for number in (10**6, 10**7)],
+    }
+    for name, work in works.items():
+        if options.only in (None, name):
+            report("sweep", work())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import xarray as xr
 
 import twolayer as tl
 from twolayer.analyses.escape.exit_time import exit_time as find_exit_time
@@ -65,6 +66,38 @@ def test_a_scan_is_a_table_a_figure_and_a_list(tmp_path, capsys):
     assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.04,optimal", "--json"]) == 0
     rates = [each["learning_rate"] for each in json.loads(capsys.readouterr().out)["results"]]
     assert rates == [0.04, pytest.approx(1 / 12)]
+
+
+def test_a_scan_goes_on_where_it_stopped_and_is_what_the_verb_says(tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def counted(problem, training, **given):
+        if problem.d == 400 and len(asked) == 2:  # the user stops the third one
+            raise KeyboardInterrupt
+        asked.append(problem.d)
+        return find_exit_time(problem, training, **given)
+
+    monkeypatch.setattr("twolayer.sweeps.query.exit_time", counted)
+    scan = ["exit-time", "--replicas", "0", "--json", "--out", str(tmp_path), "--scan"]
+    assert main([*scan, "d=50,200,400"]) == 130
+    out, err = capsys.readouterr()
+    assert [part["d"] for part in json.loads(out)["results"]] == [50, 200] == asked and "2 values of d were" in err
+    assert main([*scan, "d=50,200,400"]) == 130 and asked == [50, 200]
+    asked.append(0)
+    assert main([*scan, "d=50,200,400"]) == 0 and asked[3:] == [400]
+    training = tl.SGD(optimal_learning_rate(1, 0.0), constraint=tl.Sphere())
+    for number, d in enumerate((50, 200, 400)):
+        alone = find_exit_time(
+            tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d)), training, replicas=0
+        )
+        xr.testing.assert_identical(tl.load(tmp_path / f"exit_time_{number}.nc"), alone)
+
+
+def test_a_scan_with_a_question_that_is_refused_computes_none_of_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["exit-time", "--replicas", "0", "--scan", "learning-rate=0.05,0.5", "--out", "rates"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "must be below 0.166667" in err and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -66,6 +66,38 @@ def test_a_forecast_computes_nothing(spec, capsys):
     assert [path.name for path in spec.parent.iterdir()] == ["small.toml"]
 
 
+def test_a_forecast_knows_what_is_there_and_who_works(spec, capsys):
+    assert main(["sweep", str(spec), "--out", "out", "--json", "--workers", "0"]) == 0
+    capsys.readouterr()
+    more = ["--over", "training.learning_rate=0.02,0.05,0.06", "--dry-run", "--json"]
+    assert main(["sweep", str(spec), "--out", "out", "--workers", "3", *more]) == 0
+    forecast = json.loads(capsys.readouterr().out)
+    assert (forecast["cells"], forecast["there"], forecast["workers"]) == (3, 2, 3)
+    assert main(["sweep", str(spec), "--out", "out", "--dry-run", "--scheduler", "tcp://127.0.0.1:9"]) == 0
+    text = capsys.readouterr().out
+    assert "2 are in 'out'" in text and "those of the scheduler" in text and "under a minute" in text
+    assert main(["sweep", str(spec), "--out", "out", "--json", "--dry-run", "--fresh"]) == 0
+    assert json.loads(capsys.readouterr().out)["there"] == 0  # all are computed again
+
+
+def test_a_forecast_looks_into_the_usual_folder(spec, capsys):
+    assert main(["sweep", str(spec), "--json", "--workers", "0"]) == 0
+    folder = json.loads(capsys.readouterr().out)["folder"]
+    assert main(["sweep", str(spec), "--dry-run"]) == 0
+    assert f"2 are in {folder!r}" in capsys.readouterr().out
+
+
+def test_the_time_of_exit_times_is_estimated(spec, capsys):
+    """It follows the predicted time of the exit, so that larger dimensions take longer."""
+    options = ["--set", "sweep.verb='exit_time'", "--dry-run", "--json"]
+    spec.write_text(SPEC.split("[run]")[0].replace("start =", "# start =") + "[run]\nreplicas = 400\n")
+    seconds = []
+    for d in (10**4, 10**6):
+        assert main(["sweep", str(spec), *options, "--over", f"problem.inputs.d={d}"]) == 0
+        seconds.append(json.loads(capsys.readouterr().out)["seconds"])
+    assert 100.0 < seconds[1] / seconds[0] < 300.0  # the steps of a unit of time, and the logarithm of d
+
+
 def test_failures_are_listed(spec, capsys):
     assert main(["sweep", str(spec), "--out", "out", "--over", "problem.noise=0,-1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["failed"] == 2
@@ -94,6 +126,41 @@ def test_bad_input_is_one_sentence_and_writes_nothing(spec, capsys, options, par
     error = capsys.readouterr().err
     assert part in error and error.count("\n") == 1 and "Traceback" not in error
     assert [path.name for path in spec.parent.iterdir()] == ["small.toml"]
+
+
+@pytest.mark.parametrize("folder", ["small.toml/out", "/proc/none"])
+def test_a_folder_that_cannot_be_written_is_one_sentence(spec, capsys, folder):
+    assert main(["sweep", str(spec), "--out", folder, "--workers", "0"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be written" in error and error.count("\n") == 1
+    assert [path.name for path in spec.parent.iterdir()] == ["small.toml"]
+
+
+def test_a_folder_of_another_version_and_a_silent_scheduler_are_one_sentence(spec, capsys, monkeypatch):
+    monkeypatch.setattr("twolayer.sweeps.cluster.TIMEOUT", 1.0)
+    assert main(["sweep", str(spec), "--out", "out", "--scheduler", "tcp://127.0.0.1:9"]) == 2
+    error = capsys.readouterr().err
+    assert "cannot be reached" in error and error.count("\n") == 1 and not (spec.parent / "out").exists()
+    (spec.parent / "out").mkdir()
+    (spec.parent / "out" / "sweep.json").write_text('{"format": 99}')
+    assert main(["sweep", str(spec), "--out", "out"]) == 2
+    error = capsys.readouterr().err
+    assert "layout 99" in error and error.count("\n") == 1
+    assert [path.name for path in (spec.parent / "out").iterdir()] == ["sweep.json"]
+
+
+def test_replicas_are_reduced_to_statistics(spec, capsys):
+    """Without an axis, by an option or by the file; the specification of the folder says so too."""
+    start = ["--set", 'problem.start={kind="RandomStart"}', "--set", "run.replicas=5"]
+    spec.write_text(SPEC.split("[sweep.over]")[0])
+    assert main(["sweep", str(spec), "--out", "out", "--statistics", "--json", "--workers", "0", *start]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["cells"], report["done"], report["computed"]) == (1, 1, 1)
+    assert int(tl.load("out").replicas.sum()) == 5
+    assert main(["sweep", "out/spec.json", "--out", "out", "--json", "--workers", "0"]) == 0
+    assert json.loads(capsys.readouterr().out)["computed"] == 0
+    assert main(["sweep", str(spec), "--set", "sweep.statistics=3"]) == 2
+    assert "statistics" in capsys.readouterr().err
 
 
 def test_a_file_without_axes_needs_some(spec, capsys):

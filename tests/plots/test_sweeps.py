@@ -49,6 +49,26 @@ def test_two_axes_are_a_map_and_cells_without_a_number_are_hatched():
     plt.close("all")
 
 
+def test_cells_without_a_verdict_are_dotted():
+    """Where they have a number; those that have none are hatched."""
+    values = np.ones((5, 6, 4))
+    values[1, 2] = np.nan
+    outcome = np.full((5, 6), "agrees", "<U12")
+    outcome[1, 2] = outcome[1, 3] = outcome[4, 5] = outcome[0, 0] = "undecided"
+    result = swept({"learning_rate": 5, "d": 6}, values).assign(outcome=(("learning_rate", "d"), outcome))
+    figure = plots.sweep(result)
+    hatched = {c.get_hatch(): len(c.get_paths()) for c in figure.axes[0].collections if c.get_hatch()}
+    assert hatched == {"////": 1, "....": 3}
+    labels = {
+        text.get_text()
+        for legend in (*figure.legends, figure.axes[0].get_legend())
+        if legend
+        for text in legend.get_texts()
+    }
+    assert labels == {"no number", "undecided"}
+    plt.close("all")
+
+
 def test_replicas_that_have_not_crossed_are_later_than_all_others():
     array = xr.DataArray(
         np.array([1.0, 2.0, 3.0, np.nan, np.nan])[:, None], dims=("replica", "x"), name="crossing_time"

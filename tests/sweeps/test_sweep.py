@@ -9,9 +9,8 @@ import xarray as xr
 
 import twolayer as tl
 from tests.systems import phase_retrieval
-from twolayer.sweeps import counts, failures, make_spec
+from twolayer.sweeps import counts, failures, kept_cells, make_spec
 from twolayer.sweeps import query as queries
-from twolayer.sweeps.cluster import KILLED
 from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import CellStatus, Content, node_of, packed, unpacked
 from twolayer.sweeps.runner import Counts, InProcess, Lost, run_jobs
@@ -241,10 +240,12 @@ def test_a_folder_of_another_layout_is_refused(counted, tmp_path):
 
 
 def test_equal_cells_are_computed_once(counted):
-    result = swept({"training.momentum": [0, 0.0 + 1e-300, 0.5]})  # the first two may or may not be one specification
-    assert result.sizes["momentum"] == 3 and len(counted) <= 3
-    same = swept({"problem.student.activation": ["square", "he2"], "run.seed": [0]})
-    assert counts(same)["done"] == 2
+    """A student whose activation is named, and one that is given the activation itself, are one specification."""
+    named = tl.Student(1, "square")
+    students = [named, tl.Student(1, named.activation), tl.Student(1, "he2")]
+    result = swept({"problem.student": students, "training.learning_rate": [0.1]})
+    assert counts(result)["done"] == 3 and len(counted) == 2
+    assert result.x.values.tolist() == [[1.0]] * 3
 
 
 def test_fields_that_change_together_share_a_dimension(counted):
@@ -280,28 +281,88 @@ def test_axes_keep_their_names_beside_variables_of_the_result(counted, monkeypat
     assert result.noise.values.tolist() == [0.1, 0.2, 0.3] and result.result_noise.values.tolist() == [1.0, 2.0]
 
 
-def test_a_cell_that_kills_its_worker_is_marked_and_the_others_are_computed(counted):
-    """The portion of such a cell is lost; its cells are then handed out one by one."""
+class Deadly(InProcess):
+    """Loses the portions of a cell that kills its worker, and those that wait behind it."""
 
-    class Deadly(InProcess):
-        slots, ahead = 2, 4
+    slots, ahead = 2, 4
 
-        def next(self):
-            jobs, _ = self._jobs[0]
-            if any(job.query.run.seed == 3 for job in jobs):
-                self._jobs.popleft()
-                return Lost(jobs, KILLED)
-            return super().next()
+    def next(self):
+        if any(job.query.run.seed == 17 for job in self._jobs[0][0]):
+            self.behind = len(self._jobs)
+        self.behind = max(0, getattr(self, "behind", 0) - 1)
+        if self.behind or any(job.query.run.seed == 17 for job in self._jobs[0][0]):
+            return Lost(self._jobs.popleft()[0], 3)
+        return super().next()
 
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])  # portions of single cells, and of many
+def test_a_cell_that_kills_its_worker_is_marked_and_the_others_are_computed(counted, monkeypatch, seconds):
+    """What was lost is computed alone at the end, and by halves, until the cell that is to blame is left."""
+    monkeypatch.setattr("twolayer.sweeps.runner.SECONDS", seconds)
     spec = make_spec(phase_retrieval(0.2), SPHERE, "SaadSolla", None, {"run.seed": range(40)}, (), None, {})
     store, told = Store(), []
     jobs = [Job(cell.query.key("here"), cell.query) for cell in spec.cells() if cell.query is not None]
     counts_of = Counts(len(jobs), 0)
-    run_jobs(jobs, Deadly(), store, lambda counts: told.append(counts.computed), counts_of)
+    run_jobs(jobs, Deadly(), store, lambda counts: told.append((counts.computed, counts.running)), counts_of)
     found = dict(store.contents(job.key for job in jobs))
-    assert [job.query.run.seed for job in jobs if found[job.key].status != CellStatus.DONE] == [3]
-    assert "killed its worker 3 times" in found[jobs[3].key].message and found[jobs[3].key].status == CellStatus.FAILED
-    assert told[-1] == counts_of.computed == 40 and counts_of.failed == 1
+    assert [job.query.run.seed for job in jobs if found[job.key].status != CellStatus.DONE] == [17]
+    marked = found[jobs[17].key]
+    assert "killed its worker 3 times" in marked.message and marked.status == CellStatus.FAILED
+    assert told[-1] == (40, 0) and counts_of.failed == 1
+
+
+def test_cells_that_another_process_stores_are_not_computed_again(counted, tmp_path, monkeypatch):
+    """They are looked for between portions; here the other process works while the first cell is computed."""
+    answer = queries.VERBS["evolve"]
+
+    def beside(query):
+        if len(counted) == 1:
+            monkeypatch.setitem(queries.VERBS, "evolve", answer)
+            swept({"run.seed": range(10, 60)}, out=tmp_path / "s")
+        return answer(query)
+
+    monkeypatch.setattr("twolayer.sweeps.runner.SECONDS", 0.0)
+    monkeypatch.setitem(queries.VERBS, "evolve", beside)
+    result = swept({"run.seed": range(60)}, out=tmp_path / "s")
+    assert counts(result)["done"] == 60 and sorted(calls[1] for calls in counted) == list(range(60))
+    xr.testing.assert_identical(tl.load(tmp_path / "s"), result)
+
+
+def test_the_grids_of_one_folder_do_not_hide_one_another(counted, tmp_path):
+    """The larger of two is that of the folder, else the last one; the other one is kept in a folder of its own."""
+    folder = tmp_path / "s"
+    wide = swept({"run.seed": range(4)}, out=folder)
+    narrow = swept({"run.seed": range(2)}, out=folder)
+    xr.testing.assert_identical(tl.load(folder), wide)
+    other = swept({"run.seed": [3, 9]}, out=folder)
+    xr.testing.assert_identical(tl.load(folder), other)
+    grids = [tl.load(grid) for grid in (folder / "grids").iterdir()]
+    assert len(grids) == 2 and all(any(grid.identical(known) for grid in grids) for known in (wide, narrow))
+    assert len(counted) == 5
+
+
+def test_a_smaller_grid_that_was_there_first_keeps_its_description(counted, tmp_path):
+    """It may be that of another process, which counts its own cells when it is interrupted."""
+    folder = tmp_path / "s"
+    narrow = swept({"run.seed": range(2)}, out=folder)
+    wide = swept({"run.seed": range(4)}, out=folder)
+    xr.testing.assert_identical(tl.load(folder), wide)
+    (grid,) = (folder / "grids").iterdir()
+    xr.testing.assert_identical(tl.load(grid), narrow)
+    for seeds in (2, 4):
+        asked = {"over": {"run.seed": range(seeds)}, "together": (), "verb": "evolve", "fields": {}}
+        spec = make_spec(phase_retrieval(0.2), SPHERE, "SaadSolla", None, **asked)
+        assert kept_cells(folder, spec) == (seeds, seeds, "cells")
+
+
+def test_a_description_that_was_overwritten_at_the_same_moment_is_written_again(counted, tmp_path):
+    wide = swept({"run.seed": range(4)}, out=tmp_path / "wide")
+    swept({"run.seed": range(2)}, out=tmp_path / "s")
+    narrow = json.loads((tmp_path / "s" / MANIFEST).read_text())
+    (tmp_path / "s" / MANIFEST).write_bytes((tmp_path / "wide" / MANIFEST).read_bytes())
+    Store(tmp_path / "s").keep_manifest(narrow)
+    (grid,) = (tmp_path / "s" / "grids").iterdir()
+    assert tl.load(grid).sizes["seed"] == 2 and tl.load(tmp_path / "s").sizes["seed"] == wide.sizes["seed"]
 
 
 # ------------------------------------------------------------------------------------------------ packs

@@ -1,6 +1,7 @@
 """``twolayer exit-time``: when training leaves its start, by formulas, by the ODE, and as measured."""
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,8 @@ from twolayer.core import interrupts
 if TYPE_CHECKING:
     import xarray as xr
 
+    from twolayer.cli.folder import Work
+
 # What a scan may change, and how its values are read.
 SCANNED: dict[str, Any] = {"d": int, "p": int, "learning-rate": str, "threshold": float}
 MAX_SCANNED = 1000
@@ -23,6 +26,7 @@ SHORT_FORM = ("p", "d", "noise", "learning_rate", "scan")
 ASKED = ("threshold", "replicas", "seed", "by")
 
 
+# Large: a command has one argument for each of its options.
 def exit_time(
     context: Context,
     spec: Annotated[
@@ -55,8 +59,8 @@ def exit_time(
         option(
             "--scan",
             "NAME=V,V,...",
-            "Several values of d, p, learning-rate or threshold, one after the other; the figure shows the steps "
-            "against them.",
+            "Several values of d, p, learning-rate or threshold; the figure shows the steps against them. With --out "
+            "the same scan goes on where it stopped, also with more values.",
         ),
     ] = None,
     seed: Seed = 0,
@@ -74,38 +78,118 @@ def exit_time(
     from twolayer.analyses import exit_time as find_exit_time
     from twolayer.cli.folder import Work, progress_bar
     from twolayer.data.provenance import Question
-    from twolayer.specification.codec import to_json
     from twolayer.verbs import Interrupted
 
     axis, questions = _questions(context, spec, overrides or ())
     work = Work(out, "exit-time", Question("exit_time", {"questions": questions}).key, every)
-    results: list[xr.Dataset] = []
+    if axis is not None:
+        return _scan(axis, questions, work, quiet)
 
     def finish() -> Answer | Failure:
         partial = interrupts.offered()
-        return _interrupted([*results, *([] if partial is None else [partial()])], axis)
+        return _interrupted([] if partial is None else [partial()], None)
 
     try:
         with keeping(finish), progress_bar(quiet) as progress:
-            for number, question in enumerate(questions):
-                places = {"progress": progress, "checkpoint": work.checkpoint.part(f"{number}.npz")}
-                results.append(find_exit_time(**(question | places)))
+            places = {"progress": progress, "checkpoint": work.checkpoint.part("0.npz")}
+            result = find_exit_time(**(questions[0] | places))
     except Interrupted as stopped:
-        return _interrupted([*results, stopped.result], axis)
+        return _interrupted([stopped.result], None)
     except KeyboardInterrupt:
-        return _interrupted(results, axis)
-    if axis is None:
-        named, stated = {"exit_time": results[0]}, results[0].attrs["spec"]
-    else:
-        named = {f"exit_time_{number}": result for number, result in enumerate(results)}
-        stated = to_json({"analysis": "exit_time", "scan": axis, "questions": questions})
+        return _interrupted([], None)
 
     def figures() -> dict[str, Any]:
-        from twolayer.plots import exit_law, exit_scan
+        from twolayer.plots import exit_law
 
-        return {"exit_time": exit_law(results[0]) if axis is None else exit_scan(results, axis)}
+        return {"exit_time": exit_law(result)}
 
+    return work.finish(_answer([result], None), {"exit_time": result}, figures, result.attrs["spec"])
+
+
+def _scan(axis: str, questions: Sequence[dict[str, Any]], work: "Work", quiet: bool) -> Answer:
+    """The exit times of several questions, computed and kept as the cells of a sweep are.
+
+    In the folder that the user named they stay, so that a scan over more values computes only what is missing; without
+    one they are kept until all are there.
+    """
+    from twolayer.cli.folder import progress_bar
+    from twolayer.specification.codec import to_json
+    from twolayer.verbs import Interrupted
+
+    scan = _Scan(questions, work)
+
+    def finish() -> Answer | Failure:
+        partial = interrupts.offered()
+        return _interrupted([*scan.results(), *([] if partial is None else [partial()])], axis)
+
+    try:
+        with keeping(finish), progress_bar(quiet) as progress:
+            scan.compute(progress)
+    except Interrupted as stopped:
+        return _interrupted([*scan.results(), stopped.result], axis)
+    except KeyboardInterrupt:
+        return _interrupted(scan.results(), axis)
+    results = scan.results(is_whole=True)
+    scan.tidy()
+
+    def figures() -> dict[str, Any]:
+        from twolayer.plots import exit_scan
+
+        return {"exit_time": exit_scan(results, axis)}
+
+    named = {f"exit_time_{number}": result for number, result in enumerate(results)}
+    stated = to_json({"analysis": "exit_time", "scan": axis, "questions": questions})
     return work.finish(_answer(results, axis), named, figures, stated)
+
+
+class _Scan:
+    """Several questions about exit times, all of which are checked before the first is computed."""
+
+    def __init__(self, questions: Sequence[dict[str, Any]], work: "Work"):
+        from twolayer.analyses.escape.exit_time import checked, question_of
+        from twolayer.cli.folder import check_writable
+        from twolayer.core.errors import InvalidInput
+        from twolayer.sweeps.listed import Listed
+        from twolayer.sweeps.query import make_query
+
+        self._work, queries, self._stated = work, [], []
+        for question in questions:
+            problem, training = question["problem"], question["training"]
+            question_itself = question_of(problem, training, checked(**question))
+            asked = {name: x for name, x in question_itself.fields.items() if name not in ("problem", "training")}
+            queries.append(make_query("exit_time", problem, training, (), None, asked))
+            self._stated.append({"spec": question_itself.json, "spec_hash": question_itself.key})
+        self._folder: Path | None = work.folder if work.is_written else work.checkpoint.path
+        try:
+            check_writable(self._folder)
+        except InvalidInput:  # nobody asked for a folder
+            self._folder = None
+        self._listed = Listed(queries, self._folder)
+
+    def compute(self, progress: Any) -> None:
+        """Answer what has no answer yet."""
+        self._listed.compute(self._work.checkpoint, progress)
+
+    def results(self, is_whole: bool = False) -> "list[xr.Dataset]":
+        """The results that are there; if there must be all of them, a question that failed says why."""
+        from twolayer.core.errors import ComputationFailed
+        from twolayer.data.schema import ordered
+        from twolayer.sweeps.content import dataset_of
+
+        found = []
+        for content, stated in zip(self._listed.known(), self._stated, strict=True):
+            if content is not None and content.nodes:
+                result = dataset_of(content.nodes[""])
+                result.attrs = ordered(result.attrs | stated)
+                found.append(result)
+            elif is_whole:
+                raise ComputationFailed("A cell could not be read again." if content is None else content.message)
+        return found
+
+    def tidy(self) -> None:
+        """Remove the cells, if nobody asked for a folder."""
+        if self._folder is not None and not self._work.is_written:
+            shutil.rmtree(self._folder / "cells", ignore_errors=True)
 
 
 def _answer(results: "list[xr.Dataset]", axis: str | None) -> Answer:

@@ -38,6 +38,7 @@ Scheduler = Annotated[
 ]
 
 
+# Large: a command has one argument for each of its options.
 def sweep(
     spec: Spec,
     over: Over = None,
@@ -45,6 +46,9 @@ def sweep(
     workers: Workers = None,
     scheduler: Scheduler = None,
     out: Annotated[Path | None, folder("--out", "The folder; results/NAME-HASH when left out.")] = None,
+    statistics: Annotated[
+        bool, switch("--statistics", "Reduce the replicas of each cell to statistics; --over may then be left out.")
+    ] = False,
     dry_run: Annotated[bool, switch("--dry-run", "Say what would be computed, and compute nothing.")] = False,
     fresh: Annotated[bool, switch("--fresh", "Compute also the cells that are there.")] = False,
     overrides: Overrides = None,
@@ -55,11 +59,12 @@ def sweep(
 
     Example: twolayer sweep examples/phase_retrieval_p1.toml --over training.learning_rate=log:0.02:0.12:6 --out rates
     """
+    from twolayer.cli.folder import folder_of
     from twolayer.experiment import read_sweep
 
-    asked = read_sweep(spec, overrides or (), over or (), together or ())
+    asked = read_sweep(spec, overrides or (), over or (), together or (), statistics)
     if dry_run:
-        return _forecast(asked)
+        return _forecast(asked, folder_of(out, spec.stem, asked.key), workers, scheduler, fresh)
     return _run(asked, spec.stem, out, workers, scheduler, fresh, quiet)
 
 
@@ -82,11 +87,11 @@ def _run(
     work = Work(out, stem, spec.key, is_written=True)
 
     def finish() -> Failure:
-        there, total = kept_cells(work.folder)
+        there, total, noun = kept_cells(work.folder, spec)
         if not there:
             return Failure("Interrupted: no cell was finished.", INTERRUPTED)
         place = f"kept in {str(work.folder)!r}; the same command goes on from there"
-        return Failure(f"Interrupted: {there} of {total} cells are {place}.", INTERRUPTED)
+        return Failure(f"Interrupted: {there} of {total} {noun} are {place}.", INTERRUPTED)
 
     with held():  # from the end of the computation on, an interruption waits for the report
         try:
@@ -94,7 +99,7 @@ def _run(
                 result, done = run_sweep(spec, work.folder, workers, scheduler, fresh, progress)
         except Interrupted:
             raise finish() from None
-        report = work.write(lambda: write_sweep(result, work.folder, _numbers(result, done.computed), spec.json))
+        report = work.write(lambda: write_sweep(result, work.folder, _numbers(result, done), spec.json))
     lines = [str(summary(result)), "", f"folder    {work.folder}", *pictures(report)]
     text = "\n".join([*lines, f"elapsed   {time.perf_counter() - began:.1f} s"])
     return Answer(report, text, DONE)
@@ -119,30 +124,34 @@ def _numbers(result: "xr.Dataset | xr.DataTree", computed: int) -> dict[str, Any
     }
 
 
-def _forecast(spec: "SweepSpec") -> Answer:
+def _forecast(spec: "SweepSpec", folder: Path, workers: int | None, scheduler: str | None, fresh: bool) -> Answer:
     """What would be computed: cells, programs to compile, time and memory."""
     from twolayer.core.memory import in_words as bytes_in_words
     from twolayer.sweeps.forecast import forecast
     from twolayer.verbs.cautions import in_words
 
-    plan = forecast(spec)
+    plan = forecast(spec, folder, workers, scheduler, fresh)
     known = plan.seconds is not None
     duration = (
         "not known" if plan.seconds is None else "under a minute" if plan.seconds < 60 else in_words(plan.seconds)
     )
+    there = f" and {plan.there} are in {str(folder)!r}" if plan.there else ""
     lines = [
         f"axes          {', '.join(f'{axis.name} ({axis.size})' for axis in spec.axes)}",
-        f"cells         {plan.cells}, of which {plan.refused} cannot be asked",
+        f"cells         {plan.cells}, of which {plan.refused} cannot be asked{there}",
         f"compilations  {plan.programs}",
         f"time          {duration}" + (" on one core, without compiling" if known else ""),
+        f"workers       {'those of the scheduler' if plan.workers is None else plan.workers or 'none'}",
         f"memory        {bytes_in_words(plan.memory)} for the whole result",
         *(f"- {reason}" for reason in plan.reasons),
     ]
     data = {
         "cells": plan.cells,
         "refused": plan.refused,
+        "there": plan.there,
         "compilations": plan.programs,
         "seconds": plan.seconds,
+        "workers": plan.workers,
         "bytes": plan.memory,
         "reasons": plan.reasons,
     }

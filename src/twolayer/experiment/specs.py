@@ -63,6 +63,15 @@ def read_tables(
     return _parse_tables(text, overrides, str(path), path.suffix.lower() == ".json", of_report)
 
 
+def read_run_tables(path: str | Path) -> dict[str, Any]:
+    """The tables of a specification file, as plain data that JSON can hold."""
+    tables = read_tables(path, (), _tables_of)
+    try:
+        return json.loads(json.dumps(tables, allow_nan=False))
+    except (TypeError, ValueError):
+        raise InvalidInput(f"The file {shown(Path(path))} must hold finite numbers, texts and tables alone.") from None
+
+
 def analysis_of(path: str | Path) -> str | None:
     """The analysis whose report has this ``spec.json``; None for a specification of a run."""
     is_json = Path(path).suffix.lower() == ".json"
@@ -101,7 +110,7 @@ def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
     """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
-    return _from_tables(_parse_tables(text, overrides, source, is_json, _tables_of))
+    return from_tables(_parse_tables(text, overrides, source, is_json, _tables_of))
 
 
 def _parse_tables(
@@ -161,7 +170,8 @@ def as_value(text: str) -> object:
         return text
 
 
-def _from_tables(data: dict[str, Any]) -> RunSpec:
+def from_tables(data: dict[str, Any]) -> RunSpec:
+    """The specification that the tables of a file state: ``problem``, ``training`` and ``run``."""
     refuse_unknown(data, TOP_LEVEL, "The specification has no table or key")
     for table in ("problem", "training"):
         if table not in data:

@@ -3,6 +3,7 @@
 [sweep]
 verb = "evolve"             or compare, exit_time, learn, ntk, optimise; left out: by the number of descriptions
 together = [["training.learning_rate", "problem.inputs.d"]]     fields that change together, if any
+statistics = true           whether the replicas of `evolve` are reduced to statistics
 
 [sweep.over]                the axes: paths of fields with their values
 "training.learning_rate" = "log:1e-2:1:13"
@@ -23,16 +24,21 @@ from twolayer.experiment.lazy import lazy_spec
 from twolayer.experiment.specs import DEFAULTS, as_value, read_tables, refuse_unknown
 from twolayer.problem import Problem
 from twolayer.specification.codec import decode
+from twolayer.specification.fields import flag
 from twolayer.sweeps import SweepSpec, make_spec
 from twolayer.sweeps.axes import is_range
 from twolayer.training import SGD, Schedule
 
 TABLES = ("title", "data", "problem", "training", "run", "sweep")
-SWEEP_FIELDS = ("verb", "over", "together")
+SWEEP_FIELDS = ("verb", "over", "together", "statistics")
 
 
 def read_sweep(
-    path: str | Path, overrides: Sequence[str] = (), over: Sequence[str] = (), together: Sequence[str] = ()
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    over: Sequence[str] = (),
+    together: Sequence[str] = (),
+    statistics: bool = False,
 ) -> SweepSpec:
     """Read the specification of a sweep from a TOML file, or from the ``spec.json`` of one that was run.
 
@@ -46,6 +52,8 @@ def read_sweep(
         Further axes, or other values of those in the file, such as ``"training.learning_rate=log:1e-2:1:13"``.
     together
         Groups of paths that change together, separated by commas.
+    statistics
+        Whether replicas are reduced to statistics, whatever the file says.
     """
     tables = read_tables(path, overrides, _of_report)
     refuse_unknown(tables, TABLES, "The specification has no table or key")
@@ -58,16 +66,19 @@ def read_sweep(
     if not isinstance(axes, dict):
         raise InvalidInput(f"`sweep.over`: must map paths of fields to their values, but is {shown(axes)}.")
     axes = {path: _values(given) for path, given in _flat(axes).items()} | dict(map(_option, over))
-    if not axes:
+    reduces = statistics or flag("sweep.statistics")(stated.get("statistics", False))
+    if not axes and not reduces:
         raise InvalidInput("A sweep needs at least one axis: --over training.learning_rate=0.1,0.2, or [sweep.over].")
     groups = [*stated.get("together", []), *([part.strip() for part in text.split(",")] for text in together)]
-    return _spec(tables, stated.get("verb"), axes, groups)
+    return _spec(tables, stated.get("verb"), axes, groups, reduces)
 
 
-def _spec(tables: dict[str, Any], verb: str | None, axes: Mapping[str, Any], groups: Sequence[Any]) -> SweepSpec:
+def _spec(
+    tables: dict[str, Any], verb: str | None, axes: Mapping[str, Any], groups: Sequence[Any], statistics: bool
+) -> SweepSpec:
     if verb == "ntk":
         lazy = lazy_spec({name: tables[name] for name in tables if name in ("data", "problem", "training", "run")})
-        return make_spec(lazy.problem, lazy.training, None, lazy.ask, axes, groups, verb, {})  # pyright: ignore[reportArgumentType]
+        return make_spec(lazy.problem, lazy.training, None, lazy.ask, axes, groups, verb, {}, statistics)  # pyright: ignore[reportArgumentType]
     for name in ("problem", *(["training"] if verb != "learn" else [])):
         if name not in tables:
             raise InvalidInput(f"The specification needs the table `[{name}]`.")
@@ -76,11 +87,11 @@ def _spec(tables: dict[str, Any], verb: str | None, axes: Mapping[str, Any], gro
     run = {name: value for name, value in tables.get("run", {}).items() if name != "kind"}
     if verb not in (None, "evolve", "compare"):
         fields = {name: decode(x, eqx.Module) if isinstance(x, dict) else x for name, x in run.items()}
-        return make_spec(problem, training, None, None, axes, groups, verb, fields)
+        return make_spec(problem, training, None, None, axes, groups, verb, fields, statistics)
     run = DEFAULTS | run
     members = [decode(member, eqx.Module) if isinstance(member, dict) else member for member in run.pop("descriptions")]
     followed: Any = members[0] if len(members) == 1 and verb != "compare" else members
-    return make_spec(problem, training, followed, decode(run, Ask, "run"), axes, groups, verb, {})
+    return make_spec(problem, training, followed, decode(run, Ask, "run"), axes, groups, verb, {}, statistics)
 
 
 def _of_report(data: Any) -> dict[str, Any]:

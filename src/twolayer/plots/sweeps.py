@@ -12,14 +12,15 @@ from matplotlib.axes import Axes
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.data.schema import kind_of
 from twolayer.description import Exactness
-from twolayer.plots.descriptions import QUANTILES, SYMBOLS
+from twolayer.plots.descriptions import QUANTILES, value_label
 from twolayer.plots.panels import PANEL_HEIGHT, Panel, Place, Sheet, draw
 from twolayer.plots.series import Drawable, Handle, HeatMap, Series
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE
 
 STATUS = "cell_status"
 # What is shown unless it is said, the first of them that is there.
-SHOWN = ("measured_mean", "crossing_time", "excess_risk", "value", "complexity", "leap")
+SHOWN = ("measured_mean", "crossing_time", "crossing_time_mean", "excess_risk", "excess_risk_mean", "value",
+         "complexity", "leap")  # fmt: skip
 LABELS = {
     "learning_rate": r"learning rate $\gamma$",
     "d": "dimension $d$",
@@ -31,6 +32,8 @@ LABELS = {
     "excess_risk": "excess risk",
     "crossing_time": "time to the threshold",
     "measured_mean": "mean exit time",
+    "excess_risk_mean": "mean excess risk",
+    "crossing_time_mean": "mean time to the threshold",
 }
 # A range whose ends differ by more than this factor is shown on a logarithmic scale, and so is an even one of factors.
 WIDE = 30.0
@@ -41,12 +44,13 @@ TIMES = ("crossing_time", "overlap_time", "measured")
 
 @dataclass(frozen=True)
 class Hatched(Drawable):
-    """Cells of a grid, given by its edges, that are hatched where ``values`` are true."""
+    """Cells of a grid, given by its edges, that are hatched where ``values`` are true, on a colour or on none."""
 
     x: Any
     y: Any
     values: Any
     label: str = ""
+    is_coloured: bool = False
 
     def draw(self, ax: Axes, number: int) -> Handle:
         """Hatch the cells; return a patch for the legend."""
@@ -58,8 +62,11 @@ class Hatched(Drawable):
             Rectangle((self.x[column], self.y[row]), sizes[0][column], sizes[1][row])
             for row, column in np.argwhere(np.asarray(self.values, bool))
         ]
-        look: dict[str, Any] = {"facecolor": "none", "edgecolor": DARK_GREY, "hatch": "////", "lw": 0.0}
+        color, hatch = ("white", "....") if self.is_coloured else (DARK_GREY, "////")
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": color, "hatch": hatch, "lw": 0.0}
         ax.add_collection(PatchCollection(cells, **look))
+        if self.is_coloured:  # white dots need something behind them
+            look["facecolor"] = DARK_GREY
         return Patch(**look)
 
 
@@ -104,8 +111,9 @@ def sweep(
         time, the time to a threshold, or the excess risk.
     x, y
         The axes of the sweep along the figure's axes. With ``y`` it is a map of colours with contours, in which cells
-        that have no number are hatched; without, curves with the band of the inner 80% of the replicas. By default the
-        first axis, and the second one for a map unless ``hue`` or ``col`` take it.
+        that have no number are hatched, and those whose verdict is undecided are dotted; without, curves with the band
+        of the inner 80% of the replicas. By default the first axis, and the second one for a map unless ``hue`` or
+        ``col`` take it.
     hue, col
         The axes that colours and columns of panels tell apart.
     title
@@ -127,6 +135,8 @@ def sweep(
     if len(set(taken)) < len(taken):
         raise InvalidInput("Arguments `x`, `y`, `hue` and `col` must be different axes, but two of them are the same.")
     left = [name for name in axes if name not in taken]
+    if not axes:
+        raise InvalidInput("A figure of a sweep needs an axis, but this one has a single cell.")
     x = x or left.pop(0)
     if y is None and hue is None and left and _is_number(status[left[0]]):
         y = left.pop(0)
@@ -136,11 +146,12 @@ def sweep(
         col = left.pop(0)
     if left:
         raise InvalidInput(f"The sweep has the further axis {shown(left[0])}: select a value of it, as by `sel`.")
-    panels = []
+    panels, undecided = [], _undecided(result)
     for value in status[col].values if col else [None]:
         heading = "" if value is None else f"{_label(str(col))} {_written(value)}"
-        chosen = {name: array if value is None else array.sel({col: value}) for name, array in arrays.items()}
-        panels += _maps(chosen, x, y, heading) if y else [_curves(chosen, x, hue, heading)]
+        where = {} if value is None else {col: value}
+        chosen = {name: array.sel(where) for name, array in arrays.items()}
+        panels += _maps(chosen, undecided.sel(where), x, y, heading) if y else [_curves(chosen, x, hue, heading)]
     columns = min(len(panels), 2 if y else 3)
     width = COLUMN if len(panels) == 1 else PAGE
     return draw(Sheet(panels, columns, width, (PANEL_HEIGHT,), shared="" if y else "y"), title, ax)
@@ -180,6 +191,14 @@ def _arrays(result: Any, variable: str | None) -> dict[str, xr.DataArray]:
             raise InvalidInput(f"Variable `{variable}` has the further dimension `{further[0]}`: choose another one.")
         arrays[name] = array.assign_attrs(is_simulation=dataset.attrs.get("exactness") == Exactness.EXACT.value)
     return arrays
+
+
+def _undecided(result: xr.Dataset | xr.DataTree) -> xr.DataArray:
+    """The cells whose numbers do not suffice for a verdict."""
+    status: Any = result[STATUS]
+    outcome: Any = result["outcome"] if "outcome" in result else None
+    has_verdicts = outcome is not None and outcome.dims == status.dims
+    return outcome == "undecided" if has_verdicts else xr.zeros_like(status, bool)
 
 
 def _is_number(coordinate: xr.DataArray) -> bool:
@@ -236,17 +255,13 @@ def _curves(arrays: Mapping[str, xr.DataArray], x: str, hue: str | None, heading
         for number, value in enumerate(values):
             part = array if value is None else array.sel({hue: value})
             words = [name] if name else []
-            words += [] if value is None else [_hue_label(str(hue), value)]
+            words += [] if value is None else [value_label(str(hue), value)]
             series += _curve(", ".join(words), part, x, across, number if hue else place, place)
     finite = np.concatenate([np.ravel(array.values[np.isfinite(array.values)]) for array in arrays.values()])
     has_log = finite.size > 0 and finite.min() > 0.0 and finite.max() / finite.min() > WIDE
     log = ("x" if not is_text and is_logarithmic(across) else "") + ("y" if has_log else "")
     ticks = (across, [str(value) for value in first[x].values]) if is_text else None
     return Panel(_label(x), _value_label(first), series, log=log, title=heading, xticks=ticks, legend="best")
-
-
-def _hue_label(hue: str, value: Any) -> str:
-    return f"${SYMBOLS[hue]}={_written(value)}$" if hue in SYMBOLS else f"{hue.replace('_', ' ')} {_written(value)}"
 
 
 def _curve(label: str, array: xr.DataArray, x: str, across: np.ndarray, color: int, place: int) -> list[Drawable]:
@@ -284,7 +299,7 @@ def of_replicas(array: xr.DataArray) -> list[np.ndarray]:
     return [limits[0], np.nan_to_num(limits[1]), *limits[2:]]
 
 
-def _maps(arrays: Mapping[str, xr.DataArray], x: str, y: str, heading: str) -> list[Panel]:
+def _maps(arrays: Mapping[str, xr.DataArray], undecided: xr.DataArray, x: str, y: str, heading: str) -> list[Panel]:
     """Maps of colours over two axes, one for each description."""
     panels = []
     for name, array in arrays.items():
@@ -309,6 +324,9 @@ def _maps(arrays: Mapping[str, xr.DataArray], x: str, y: str, heading: str) -> l
             series.append(Contours(across, up, np.ma.masked_invalid(values), np.exp(levels) if is_log else levels))
         if not np.all(np.isfinite(values)):
             series.append(Hatched(*edges, ~np.isfinite(values), "no number"))
+        doubtful = undecided.transpose(y, x).values & np.isfinite(values)
+        if np.any(doubtful):
+            series.append(Hatched(*edges, doubtful, "undecided", is_coloured=True))
         words = ", ".join(filter(None, (name, heading)))
         log = "".join(axis for axis, is_log in logs.items() if is_log)
         panels.append(Panel(_label(x), _label(y), series, log=log, title=words, legend="below"))

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from twolayer.core.errors import InvalidInput, shown
 from twolayer.data.schema import TRAJECTORY
 from twolayer.specification.display import as_text
 
-# More cells than these are a mistake: at a millisecond each they would take a quarter of an hour to be named.
+# More cells than these are a mistake: they would take minutes to be named, and gigabytes of memory.
 MAX_CELLS = 10**6
 # Names of a trajectory that no axis takes.
 RESERVED = {*TRAJECTORY.variables, *TRAJECTORY.optional, *TRAJECTORY.coordinates, "replica", "point", "particle"}
@@ -105,21 +106,22 @@ def _groups(paths: list[str], together: Sequence[Sequence[str]]) -> list[tuple[s
 def _values(path: str, given: Any, is_whole: bool) -> tuple[Any, ...]:
     if not isinstance(path, str) or not path.strip():
         raise InvalidInput(f"Argument `over` must have paths of fields as keys, but has {shown(path)}.")
+    is_list = given.ndim > 0 if isinstance(given, np.ndarray) else isinstance(given, Sequence)
     if isinstance(given, str):
         values = _range(path, given)
         values = dict.fromkeys(round(value) for value in values) if is_whole else values
-    elif isinstance(given, Sequence | np.ndarray | range) and not isinstance(given, bytes):
+    elif is_list and not isinstance(given, bytes):
+        if len(given) > MAX_CELLS:  # before they are listed, which may take more memory than there is
+            raise InvalidInput(f"Axis `{path}` must have at most {MAX_CELLS} values, but has {len(given)}.")
         values = given.tolist() if isinstance(given, np.ndarray) else given
     else:
         raise InvalidInput(f"Axis `{path}` must be a list of values, {FORM}, but is {shown(given)}.")
     values = tuple(values)
     if not values:
         raise InvalidInput(f"Axis `{path}` must have at least one value, but has none.")
-    if len(values) > MAX_CELLS:
-        raise InvalidInput(f"Axis `{path}` must have at most {MAX_CELLS} values, but has {len(values)}.")
     plain = [value for value in values if isinstance(value, bool | int | float | str)]
     if len(set(plain)) < len(plain):
-        twice = next(value for value in plain if plain.count(value) > 1)
+        twice = next(value for value, number in Counter(plain).items() if number > 1)
         raise InvalidInput(f"Axis `{path}` must have different values, but has {shown(twice)} twice.")
     return values
 

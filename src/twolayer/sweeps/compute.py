@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from twolayer.ask import make_plans
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, first_line
 from twolayer.core.precision import double
 from twolayer.data.dataset import trajectory_arrays
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import STATUS_ATTRIBUTES, TRAJECTORY, kind_of
 from twolayer.description import Applies, Cell, Plan, Record, Status, stopped
+from twolayer.problem import Mixture
 from twolayer.sweeps.content import CellNode, CellStatus, CellVariable, Content, node_of, packed
-from twolayer.sweeps.query import Query
+from twolayer.sweeps.query import Query, environment
+from twolayer.sweeps.statistics import reduced
 from twolayer.training import SGD
 from twolayer.verbs import cautions
 from twolayer.verbs.evolve import IN_STEPS, IN_TIME, first_replica
 from twolayer.verbs.phases import require
+from twolayer.verbs.predictions import with_predictions
 
 if TYPE_CHECKING:
     import xarray as xr
+
+
+SAME = "Argument `statistics` is for replicas that differ, but here all of them are the same: give them a random start."
 
 
 class Job(NamedTuple):
@@ -34,26 +41,36 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The results of some jobs as a pack, how each of them ended, and the seconds that they took."""
+    """The results of some jobs as a pack, how each of them ended, and the seconds that they took.
+
+    ``where`` is what numbers depend on where they were computed, as in `environment`.
+    """
 
     keys: list[str]
     pack: bytes
     statuses: list[int]
     seconds: float
+    where: str
 
 
-def compute(jobs: Sequence[Job], is_together: bool) -> Done:
-    """Compute cells, together or one by one; one that fails says so in its result, and does not concern the others."""
+def compute(jobs: Sequence[Job], is_together: bool, places: Checkpoint | None = None) -> Done:
+    """Compute cells, together or one by one; one that fails says so in its result, and does not concern the others.
+
+    A long cell that is computed by itself keeps its place in ``places``, where they are given.
+    """
     began = time.perf_counter()
-    contents = answers([job.query for job in jobs], is_together)
+    kept = [None if places is None else places.part(f"{job.key}.npz") for job in jobs]
+    contents = answers([job.query for job in jobs], is_together, kept)
     keys = [job.key for job in jobs]
     pack = packed(dict(zip(keys, contents, strict=True)))
-    return Done(keys, pack, [int(content.status) for content in contents], time.perf_counter() - began)
+    statuses = [int(content.status) for content in contents]
+    return Done(keys, pack, statuses, time.perf_counter() - began, environment())
 
 
 def batch_key(query: Query) -> Hashable | None:
     """A value that is equal for cells that are computed together; None for a cell that is computed by itself."""
-    if query.verb != "evolve" or not isinstance(query.training, SGD):
+    is_one_task = isinstance(query.training, SGD) and not isinstance(query.problem.target, Mixture)
+    if query.verb != "evolve" or not is_one_task:
         return None
     try:
         own = query.descriptions[0].batch_key(query.problem, query.training)
@@ -61,25 +78,29 @@ def batch_key(query: Query) -> Hashable | None:
         return None
     ask = query.run
     save = len(ask.save) if isinstance(ask.save, tuple) else ask.save
+    has_first = query.first is not None
     watched = (ask.risk_threshold is None, ask.overlap_threshold is None, ask.stop_at_threshold)
-    return None if own is None else (query.descriptions, own, ask.replicas, save, watched)
+    return None if own is None else (query.descriptions, own, ask.replicas, save, watched, has_first)
 
 
-def answers(queries: Sequence[Query], is_together: bool) -> list[Content]:
+def answers(
+    queries: Sequence[Query], is_together: bool, places: Sequence[Checkpoint | None] | None = None
+) -> list[Content]:
     """The results of cells, which have one `batch_key` where they are computed together."""
+    kept = [None] * len(queries) if places is None else places
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cautions.Caution)  # they stand in the results
         if is_together:
             # One of them may be at fault: by itself each says what it is.
             with contextlib.suppress(InvalidInput, ComputationFailed):
                 return _together(queries)
-        return [_alone(query) for query in queries]
+        return [_alone(query, place) for query, place in zip(queries, kept, strict=True)]
 
 
-def _alone(query: Query) -> Content:
+def _alone(query: Query, place: Checkpoint | None) -> Content:
     """The result of one cell, or why there is none."""
     try:
-        datasets = query.answer()
+        datasets = query.answer(place)
     except InvalidInput as error:
         return Content(CellStatus.REFUSED, str(error), {})
     except ComputationFailed as error:
@@ -89,8 +110,17 @@ def _alone(query: Query) -> Content:
     except Exception as error:  # a cell must not stop the others
         return Content(CellStatus.FAILED, f"{type(error).__name__}: {first_line(error)}.", {})
     nodes = {name: node_of(dataset) for name, dataset in datasets.items()}
+    if query.first is not None:
+        return _of_part(query, nodes[""])
     endings = [_ending(dataset.status.values) for dataset in datasets.values() if _is_trajectory(dataset)]
     return Content(*max(endings, default=(CellStatus.DONE, "")), nodes)
+
+
+def _of_part(query: Query, node: CellNode) -> Content:
+    """What is kept of a part; that some of its replicas diverged is counted."""
+    if len(node.variables["status"].values) != query.run.replicas:
+        return Content(CellStatus.REFUSED, SAME, {})
+    return Content(CellStatus.DONE, "", {"": reduced(node)})
 
 
 def _is_trajectory(dataset: "xr.Dataset") -> bool:
@@ -119,6 +149,7 @@ def _together(queries: Sequence[Query]) -> list[Content]:
             [query.training for query in queries],
             [query.run for query in queries],
             in_steps=not description.is_continuous,
+            firsts=[query.first or 0 for query in queries],
         )
         is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
         if is_fixed and all(plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0 for plan in plans):
@@ -143,7 +174,8 @@ def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared:
     in_steps = np.issubdtype(plan.steps.dtype, np.integer)
     clock = training.clock(problem)
     samples = np.asarray(clock.samples(plan.steps) if in_steps else clock.samples_at(plan.times))
-    values, coordinates = trajectory_arrays(record, plan, samples, float(problem.noise))
+    record = with_predictions(problem, training, plan, record, description.is_continuous)
+    values, coordinates = trajectory_arrays(record, plan, samples, problem.risk_floor)
     known = {**TRAJECTORY.variables, **TRAJECTORY.optional, **TRAJECTORY.coordinates}
     variables = {}
     for name, array in (values | coordinates).items():
@@ -164,5 +196,7 @@ def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared:
     warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
     if warned:
         attributes["cautions"] = "\n".join(warned)
-    status, message = _ending(values["status"])
-    return Content(status, message, {"": CellNode(variables, attributes)})
+    node = CellNode(variables, attributes)
+    if query.first is not None:
+        return _of_part(query, node)
+    return Content(*_ending(values["status"]), {"": node})

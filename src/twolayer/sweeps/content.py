@@ -76,6 +76,15 @@ def node_of(dataset: "xr.Dataset") -> CellNode:
     return CellNode(variables, attributes)
 
 
+def dataset_of(node: CellNode) -> "xr.Dataset":
+    """The dataset of plain arrays, without what its cell names."""
+    import xarray as xr
+
+    known = {name: (stated.dimensions, stated.values, stated.attributes) for name, stated in node.variables.items()}
+    coordinates = [name for name, stated in node.variables.items() if stated.is_coordinate]
+    return xr.Dataset(known, attrs=node.attributes).set_coords(coordinates)
+
+
 def _plain(values: np.ndarray) -> np.ndarray:
     return values.astype(str) if values.dtype == object else values
 

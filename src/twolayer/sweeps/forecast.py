@@ -1,12 +1,19 @@
 """What a sweep would take, before anything of it is computed."""
 
+import math
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from twolayer.core.errors import InvalidInput
+from twolayer.analyses import exit_time
+from twolayer.ask import Ask
+from twolayer.core.errors import ComputationFailed, InvalidInput
+from twolayer.core.precision import double
 from twolayer.sweeps.compute import batch_key
-from twolayer.sweeps.query import Query
-from twolayer.sweeps.run import SweepSpec
+from twolayer.sweeps.query import Query, environment, keys_of
+from twolayer.sweeps.run import SweepSpec, expected_workers
+from twolayer.sweeps.store import Store
 from twolayer.verbs import explain
 
 # Kinds of cells whose time is estimated; others are taken to be like them.
@@ -18,26 +25,53 @@ class SweepForecast(NamedTuple):
 
     cells: int
     refused: int
-    programs: int  # kinds of cells that are compiled for themselves
-    seconds: float | None  # on one core, without compiling; None where it is not known
+    there: int  # cells whose results are in the folder and are used
+    programs: int  # kinds of cells that are compiled for themselves, among those that are missing
+    seconds: float | None  # of the missing cells on one core, without compiling; None where it is not known
+    workers: int | None  # processes that would share the work; None where those of a scheduler do
     memory: int  # bytes of the result
     reasons: list[str]  # why cells cannot be asked, the first ones
 
 
-def forecast(spec: SweepSpec) -> SweepForecast:
-    """Count the cells of a sweep and estimate what they take."""
+def forecast(
+    spec: SweepSpec,
+    folder: Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    fresh: bool = False,
+) -> SweepForecast:
+    """Count the cells of a sweep, those that are in its folder, and estimate what the others take.
+
+    Arguments are those of the sweep: with ``fresh`` the cells that are there are computed again.
+    """
     cells = spec.cells()
     queries = [cell.query for cell in cells if cell.query is not None]
     reasons = list(dict.fromkeys(cell.reason for cell in cells if cell.query is None))[:5]
+    missing = queries if fresh else _missing(queries, folder)
     kinds: dict[object, list[Query]] = {}
-    for query in queries:
+    for query in missing:
         key = batch_key(query)
         sizes = query.problem.p, query.problem.k, query.problem.student.activation, type(query.problem.target)
         kinds.setdefault((query.verb, *map(str, sizes)) if key is None else key, []).append(query)
-    memory = sum(_bytes(query) for query in queries)
     return SweepForecast(
-        len(cells), len(cells) - len(queries), len(kinds), _seconds(list(kinds.values())), memory, reasons
+        len(cells),
+        len(cells) - len(queries),
+        len(queries) - len(missing),
+        len(kinds),
+        _seconds(list(kinds.values())) if missing else 0.0,
+        expected_workers(workers, scheduler),
+        sum(_bytes(query) for query in queries),
+        reasons,
     )
+
+
+def _missing(queries: list[Query], folder: Path | None) -> list[Query]:
+    """The queries that have no result in a folder, which are those of this process's versions and device."""
+    if folder is None or not folder.is_dir():
+        return queries
+    with double():
+        keys, store = keys_of(queries, environment()), Store(folder)
+    return [query for key, query in zip(keys, queries, strict=True) if key not in store]
 
 
 def _seconds(kinds: Sequence[Sequence[Query]]) -> float | None:
@@ -45,19 +79,51 @@ def _seconds(kinds: Sequence[Sequence[Query]]) -> float | None:
     step = max(1, len(kinds) // SAMPLED)
     total, seen = 0.0, 0
     for members in kinds[::step]:
-        query = members[len(members) // 2]
-        if query.verb not in ("evolve", "compare"):
-            return None
         try:
-            rows = {row.description: row for row in explain(query.problem, query.training, query.run).descriptions}
-        except InvalidInput:
+            alone = _alone(members[len(members) // 2])
+        except (InvalidInput, ComputationFailed):
             continue
-        times = [rows[type(member).__name__].seconds for member in query.descriptions if type(member).__name__ in rows]
-        if any(time is None for time in times):
+        if alone is None:
             return None
-        total += sum(time for time in times if time is not None) * len(members)
+        total += alone * len(members)
         seen += len(members)
     return total * sum(map(len, kinds)) / seen if seen else None
+
+
+def _alone(query: Query) -> float | None:
+    """The time of one cell; None where it is not known."""
+    if query.verb in ("evolve", "compare"):
+        return _of_runs(query, query.run, [type(member).__name__ for member in query.descriptions])
+    if query.verb == "exit_time":
+        return _of_exits(query)
+    if query.verb == "learn" and not query.run.get("verify"):  # it takes about as long for every target
+        began = time.process_time()
+        query.answer()
+        return time.process_time() - began
+    return None
+
+
+def _of_runs(query: Query, ask: Ask, names: Sequence[str]) -> float | None:
+    """The time of runs by descriptions, as `explain` estimates it."""
+    rows = {row.description: row.seconds for row in explain(query.problem, query.training, ask).descriptions}
+    times = [rows[name] for name in names if name in rows]
+    return None if None in times else sum(time for time in times if time is not None)
+
+
+def _of_exits(query: Query) -> float | None:
+    """The time of runs to the exit, which the theory predicts, and of the ODE from all starts."""
+    replicas, starts = query.run.get("replicas", 256), query.run.get("starts", 256)
+    stated = {name: value for name, value in query.run.items() if name in ("threshold", "seed")}
+    predicted = exit_time(query.problem, query.training, **stated, replicas=0, starts=1, progress=False)
+    until = float(predicted.predicted[-1]) if "predicted" in predicted else query.run.get("until") or math.nan
+    if not math.isfinite(until):
+        return None
+    description = query.run.get("description")
+    name = "OverlapSGD" if description is None else getattr(description, "__name__", type(description).__name__)
+    times = [_of_runs(query, Ask(until=until, save=2, replicas=starts), ["SaadSolla"])]
+    if replicas:
+        times.append(_of_runs(query, Ask(until=until, save=2, replicas=replicas), [name]))
+    return None if None in times else sum(time for time in times if time is not None)
 
 
 def _bytes(query: Query) -> int:
@@ -65,4 +131,6 @@ def _bytes(query: Query) -> int:
     if query.verb not in ("evolve", "compare"):
         return 8 * 1024
     ask, p, k = query.run, query.problem.p, query.problem.k
+    if query.statistics:  # moments and quantiles take the place of replicas
+        return 8 * 32 * len(ask.times()) * (p * (p + k + 1) + 4)
     return 8 * ask.replicas * len(ask.times()) * (p * (p + k + 1) + 4) * len(query.descriptions)

@@ -11,46 +11,67 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from twolayer.analyses import NTKAsk, exit_time, learn, ntk, optimise
-from twolayer.ask import Ask, Training
+from twolayer.ask import Ask, RunSpec, Training, make_plan
+from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
+from twolayer.core.precision import double
 from twolayer.data.provenance import NUMERICAL, versions
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
 from twolayer.specification.codec import field_at, replaced_at, to_json
+from twolayer.specification.fields import flag
 from twolayer.sweeps.axes import Axis, places
+from twolayer.sweeps.statistics import part_size
 from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs import compare, evolve
+from twolayer.verbs.evolve import run
 
 if TYPE_CHECKING:
     import xarray as xr
 
+# Fields of a query that are not stated where they say nothing.
+LEFT_OUT = ("statistics", "first")
 # The tables of a specification that an axis can change.
 TABLES = ("problem", "training", "run")
 
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A verb and its arguments; ``run`` is an `Ask`, an `NTKAsk`, or the other arguments of an analysis by name."""
+    """A verb and its arguments; ``run`` is an `Ask`, an `NTKAsk`, or the other arguments of an analysis by name.
+
+    With ``statistics`` the replicas of `evolve` are reduced to statistics, part by part; a part, whose replicas are
+    those of ``run`` from ``first`` on, is a query of its own.
+    """
 
     verb: str
     problem: Problem
     training: Any
     descriptions: tuple[AbstractDescription, ...]
     run: Any
+    statistics: bool = False
+    first: int | None = None
 
     @property
     def json(self) -> str:
         """The canonical JSON of all that numbers depend on."""
-        return to_json({field.name: getattr(self, field.name) for field in dataclasses.fields(self)})
+        return self._written(to_json)
 
-    def key(self, environment: str) -> str:
+    def _written(self, write: Callable[[Any], str]) -> str:
+        """The canonical JSON, whose members are written by a function."""
+        stated = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        said = [name for name in sorted(stated) if name not in LEFT_OUT or stated[name] not in (None, False)]
+        return "{" + ",".join(f'"{name}":{write(stated[name])}' for name in said) + "}"
+
+    def parts(self) -> "list[Query]":
+        """The parts of a query for statistics, in their order: all but the last have the same number of replicas."""
+        size, replicas = part_size(self.problem.p, self.problem.k, len(self.run.times())), self.run.replicas
+        sizes = [min(size, replicas - first) for first in range(0, replicas, size)]
+        asks = {number: dataclasses.replace(self.run, replicas=number) for number in set(sizes)}
+        return [dataclasses.replace(self, run=asks[n], first=place * size) for place, n in enumerate(sizes)]
+
+    def key(self, environment: str, write: Callable[[Any], str] = to_json) -> str:
         """The hash that names the result: that of the specification, and of the environment it is computed in."""
-        return hashlib.sha256(f"{environment} {self.json}".encode()).hexdigest()[:32]
-
-    @property
-    def runs_together(self) -> bool:
-        """Whether cells of this kind may be computed many at a time."""
-        return self.verb == "evolve"
+        return hashlib.sha256(f"{environment} {self._written(write)}".encode()).hexdigest()[:32]
 
     def field(self, path: str) -> object:
         """The value of the field at a path such as ``training.learning_rate``."""
@@ -68,8 +89,13 @@ class Query:
             return dataclasses.replace(self, run=self.run | {rest: value})
         return dataclasses.replace(self, **{table: replaced_at(getattr(self, table), rest, value, table)})
 
-    def answer(self) -> "dict[str, xr.Dataset]":
-        """The result of the verb: one dataset, or one for each description of a comparison; attributes of the whole."""
+    def answer(self, place: Checkpoint | None = None) -> "dict[str, xr.Dataset]":
+        """The result of the verb: one dataset, or one for each description of a comparison; attributes of the whole.
+
+        An exit time keeps its ``place`` while it is measured.
+        """
+        if place is not None and self.verb == "exit_time":
+            return {"": exit_time(self.problem, self.training, **self.run, progress=False, checkpoint=place)}
         return VERBS[self.verb](self)
 
 
@@ -94,7 +120,20 @@ def _split(path: str) -> tuple[str, str, str]:
 
 
 def _evolve(query: Query) -> "dict[str, xr.Dataset]":
+    if query.first is not None:
+        return {"": _part(query)}
     return {"": evolve(query.problem, query.training, query.descriptions[0], query.run, throw=False, progress=False)}
+
+
+def _part(query: Query) -> "xr.Dataset":
+    """The trajectories of a part of the replicas."""
+    description = query.descriptions[0]
+    with double():
+        plan = make_plan(
+            query.problem, query.training, query.run, in_steps=not description.is_continuous, first=query.first or 0
+        )
+        spec = RunSpec(query.problem, query.training, query.descriptions, query.run)
+        return run(spec, description, plan)[0]
 
 
 def _compare(query: Query) -> "dict[str, xr.Dataset]":
@@ -111,7 +150,7 @@ def _learn(query: Query) -> "dict[str, xr.Dataset]":
     stated = {
         "student": problem.student,
         "d": problem.d,
-        "noise": float(problem.noise),
+        "noise": float(problem.noise_level),
         "learning_rate": None if training is None else float(training.learning_rate),
         "spherical": training is None or training.is_spherical,
     }
@@ -123,7 +162,7 @@ def _ntk(query: Query) -> "dict[str, xr.Dataset]":
 
 
 def _optimise(query: Query) -> "dict[str, xr.Dataset]":
-    return {"": optimise(query.problem, query.training, **query.run)}
+    return {"": optimise(query.problem, query.training, **query.run, progress=False)}
 
 
 VERBS: "dict[str, Callable[[Query], dict[str, xr.Dataset]]]" = {
@@ -144,6 +183,7 @@ def make_query(
     descriptions: Sequence[AbstractDescription],
     ask: Ask | NTKAsk | None,
     fields: Mapping[str, Any],
+    statistics: bool = False,
 ) -> Query:
     """The query of a verb, whose other arguments are an `Ask` (or `NTKAsk`) or its fields by name."""
     if verb not in VERBS:
@@ -164,7 +204,9 @@ def make_query(
         raise InvalidInput(f"Argument `descriptions` is not for `{verb}`, which has none of them.")
     if training is None and verb != "learn":
         raise InvalidInput(f"Argument `training` is needed for `{verb}`, such as SGD(learning_rate=0.5).")
-    return Query(verb, problem, training, tuple(descriptions), run)
+    if statistics and verb != "evolve":
+        raise InvalidInput(f"Argument `statistics` is for `evolve`, which follows replicas, but not for `{verb}`.")
+    return Query(verb, problem, training, tuple(descriptions), run, bool(flag("statistics")(statistics)))
 
 
 def _check_argument(verb: str, name: str) -> None:
@@ -202,22 +244,58 @@ def whole_numbers(query: Query, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if isinstance(query.field(path), int) and not isinstance(query.field(path), bool)]
 
 
-def cells_of(query: Query, axes: Sequence[Axis], place: tuple[int, ...] = ()) -> Iterator[GridCell]:
-    """All cells that axes span, the last axis running fastest; what is refused while it is built says why."""
-    if not axes:
-        yield GridCell(place, query, "")
-        return
-    axis, *rest = axes
-    for number in range(axis.size):
-        here = (*place, number)
-        try:
-            changed = query
-            for path, values in zip(axis.paths, axis.values, strict=True):
-                changed = changed.with_field(path, values[number])
-            if rest:
-                yield from cells_of(changed, rest, here)
-            else:
-                yield GridCell(here, changed, "")
-        except (InvalidInput, NotApplicable) as error:
-            for further in places(rest):
-                yield GridCell((*here, *further), None, str(error))
+def keys_of(queries: "Sequence[Query | None]", environment: str) -> list[str]:
+    """The keys of queries, and no text in place of none; the JSON of what several have in common is written once."""
+    written: dict[int, str] = {}  # by the identity of a member, which its query keeps alive
+
+    def write(value: object) -> str:
+        if id(value) not in written:
+            written[id(value)] = to_json(value)
+        return written[id(value)]
+
+    return ["" if query is None else query.key(environment, write) for query in queries]
+
+
+def cells_of(query: Query, axes: Sequence[Axis]) -> Iterator[GridCell]:
+    """All cells that axes span, the last axis running fastest; what is refused while it is built says why.
+
+    A table of the specification is built once for all cells that share it.
+    """
+    paths = [path for axis in axes for path in axis.paths]
+    tables = [table for table in TABLES if any(_split(path)[0] == table for path in paths)]
+    own = {
+        table: [n for n, axis in enumerate(axes) if any(_split(path)[0] == table for path in axis.paths)]
+        for table in tables
+    }
+    built: dict[tuple[Any, ...], Any] = {}
+
+    def table_at(table: str, where: tuple[int, ...]) -> object:
+        if (table, where) not in built:
+            try:
+                built[table, where] = getattr(_changed(query, table, [axes[n] for n in own[table]], where), table)
+            except (InvalidInput, NotApplicable) as error:
+                built[table, where] = _Refusal(str(error))
+        return built[table, where]
+
+    for place in places(axes):
+        found = {table: table_at(table, tuple(place[n] for n in own[table])) for table in tables}
+        refusal = next((member for member in found.values() if isinstance(member, _Refusal)), None)
+        if refusal is not None:
+            yield GridCell(place, None, refusal.reason)
+        else:
+            yield GridCell(place, dataclasses.replace(query, **found), "")
+
+
+class _Refusal(NamedTuple):
+    """Why a table of the specification cannot be built."""
+
+    reason: str
+
+
+def _changed(query: Query, table: str, axes: Sequence[Axis], where: Sequence[int]) -> Query:
+    """A query with other values of the fields of one table."""
+    for axis, number in zip(axes, where, strict=True):
+        for path, values in zip(axis.paths, axis.values, strict=True):
+            if _split(path)[0] == table:
+                query = query.with_field(path, values[number])
+    return query

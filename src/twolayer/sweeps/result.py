@@ -109,6 +109,7 @@ def assembled(
             _join(layouts.setdefault(name, _CellLayout()), node)
     for place, reason in reasons.items():
         status[place], message[place] = int(CellStatus.REFUSED), reason
+    layouts = layouts or {"": _CellLayout()}  # no cell has a result
     values = {name: _empty(layout, sizes) for name, layout in layouts.items()}
     for place, content in found():
         for name, node in content.nodes.items():
@@ -116,7 +117,7 @@ def assembled(
     ends = {STATUS: status, MESSAGE: message.astype(str)}
     datasets = {
         name: _dataset(axes, layout, values[name], ends if name == "" else {}, attributes)
-        for name, layout in (layouts or {"": _CellLayout()}).items()
+        for name, layout in layouts.items()
     }
     if len(datasets) == 1:
         return datasets[""]

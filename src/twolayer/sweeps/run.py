@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
@@ -25,13 +26,24 @@ from twolayer.sweeps import cluster
 from twolayer.sweeps.axes import Axis, make_axes
 from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import Content
-from twolayer.sweeps.query import GridCell, Query, cells_of, check_paths, environment, make_query, whole_numbers
+from twolayer.sweeps.gathering import Gathering
+from twolayer.sweeps.query import (
+    GridCell,
+    Query,
+    cells_of,
+    check_paths,
+    environment,
+    keys_of,
+    make_query,
+    whole_numbers,
+)
 from twolayer.sweeps.result import assembled
 from twolayer.sweeps.runner import AbstractExecutor, Counts, InProcess, run_jobs
-from twolayer.sweeps.store import MANIFEST, Store, read_manifest
+from twolayer.sweeps.store import MANIFEST, Store, home, own_folder, read_manifest
+from twolayer.sweeps.workers import gpus, has_dask, local, number_of
 from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs.evolve import Interrupted
-from twolayer.verbs.progress import Progress, note, reporting
+from twolayer.verbs.progress import Progress, note, reporting, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -101,6 +113,7 @@ def make_spec(
     together: Sequence[Sequence[str]],
     verb: str | None,
     fields: Mapping[str, Any],
+    statistics: bool = False,
 ) -> SweepSpec:
     """The specification of a sweep from the arguments of the verb."""
     instance("problem", Problem, "a Problem")(problem)
@@ -120,24 +133,29 @@ def make_spec(
         raise InvalidInput(
             f"Argument `descriptions` must be one description for `evolve`, but there are {len(members)}."
         )
-    query = make_query(verb, problem, training, members, ask, fields)
+    query = make_query(verb, problem, training, members, ask, fields, statistics)
     if not isinstance(over, Mapping):
         raise InvalidInput(f"Argument `over` must map paths of fields to their values, but is {shown(over)}.")
+    if statistics and not over:
+        return SweepSpec(query, ())
     axes = make_axes(over, together, whole_numbers(query, [path for path in over if isinstance(path, str)]))
     check_paths(query, axes)
     return SweepSpec(query, axes)
 
 
+# Large: a verb has one argument for each thing that can be asked.
 @takes_these
+@shows_progress
 def sweep(
     problem: Problem,
     training: Training | AbstractLayers | None = None,
     descriptions: "AbstractDescription | str | Sequence[AbstractDescription | str] | Ask | NTKAsk | None" = None,
     ask: Ask | NTKAsk | None = None,
     *,
-    over: Mapping[str, Any],
+    over: Mapping[str, Any] = MappingProxyType({}),
     together: Sequence[Sequence[str]] = (),
     verb: str | None = None,
+    statistics: bool = False,
     out: str | Path | None = None,
     workers: int | None = None,
     scheduler: "str | Client | None" = None,
@@ -164,6 +182,10 @@ def sweep(
     verb
         What is asked: ``"evolve"`` (the default for one description), ``"compare"`` (for several), ``"exit_time"``,
         ``"learn"``, ``"ntk"`` or ``"optimise"``, whose arguments are given as keywords.
+    statistics
+        Whether the replicas of `evolve` are reduced to statistics on the way, so that memory does not grow with their
+        number: means, variances, quantiles with errors, and the histogram of first passages. Their parts are divided
+        among the workers; ``over`` may then be left out.
     out
         A folder that keeps every cell as soon as it is finished. The same sweep, or one with more values, then computes
         only what is missing, also after it was killed.
@@ -187,6 +209,12 @@ def sweep(
     ``time`` as a coordinate. Cells that do not apply, diverged or failed hold NaN where they have no numbers;
     ``cell_status`` and ``cell_message`` say which and why. Of comparisons it is a tree, as `compare` returns it.
 
+    With ``statistics`` the replicas have given way to ``excess_risk_mean``, ``_variance``, ``_stderr`` (of the mean),
+    ``_count`` (replicas with a value) and, along ``quantile``, ``_quantile`` and ``_quantile_error``; the same of
+    ``crossing_time`` and ``overlap_time``, and without quantiles of the other variables. The error of a quantile is
+    the scatter of the sample and the width of a bin, 0.8% of the number. ``crossing_time_histogram`` counts first
+    passages in the bins from ``crossing_time_from`` to ``crossing_time_to``; ``replicas`` says how many ended how.
+
     Examples
     --------
     >>> import twolayer as tl
@@ -195,7 +223,7 @@ def sweep(
     >>> result.excess_risk.sel(learning_rate=0.5).dims
     ('replica', 'time')
     """
-    spec = make_spec(problem, training, descriptions, ask, over, together, verb, fields)
+    spec = make_spec(problem, training, descriptions, ask, over, together, verb, fields, statistics)
     return run_sweep(spec, None if out is None else Path(out), workers, scheduler, fresh, progress)[0]
 
 
@@ -206,62 +234,94 @@ def run_sweep(
     scheduler: "str | Client | None" = None,
     fresh: bool = False,
     progress: Progress | bool | None = None,
-) -> "tuple[xr.Dataset | xr.DataTree, Counts]":
+) -> "tuple[xr.Dataset | xr.DataTree, int]":
     """Compute the cells of a sweep that are missing; its result, and how many cells were computed now.
 
     What is finished when the user interrupts it is kept, and is the result of `Interrupted`.
     """
-    cells = spec.cells()
-    store = Store(folder)
-    with (
-        reporting(progress, "sweep") as tell,
-        interrupts.deferred(),
-        _executor(workers, scheduler) as (executor, where),
-    ):
-        keys = [cell.query.key(where) if cell.query is not None else "" for cell in cells]
+    with contextlib.ExitStack() as stack:
+        tell = stack.enter_context(reporting(progress, "sweep"))  # naming many cells takes a while
+        stack.enter_context(interrupts.deferred())
+        cells, store = spec.cells(), Store(folder)  # what is refused is refused before workers are started
+        executor, where = stack.enter_context(_executor(workers, scheduler))
+        keys = keys_of([cell.query for cell in cells], where)
         asked = {key: cell for key, cell in zip(keys, cells, strict=True) if key}
+        queries = {key: cell.query for key, cell in asked.items() if cell.query is not None}
         if fresh:
-            store.discard(asked)
-        store.write_manifest(_manifest(spec, cells, keys, where))
-        jobs = [Job(key, cell.query) for key, cell in asked.items() if key not in store and cell.query is not None]
-        counts = Counts(len(jobs), len(asked) - len(jobs))
+            store.discard(queries)
+        missing = {key: query for key, query in queries.items() if key not in store}
+        gathering = Gathering(missing, where, store) if spec.query.statistics else None
+        parts = [] if gathering is None else list(gathering.queries)
+        if fresh:
+            store.discard(parts)
+        manifest = _manifest(spec, cells, keys, where) | ({"parts": parts} if parts else {})
+        store.write_manifest(manifest)
+        jobs = [Job(*each) for each in missing.items()] if gathering is None else gathering.jobs()
+        stored = len(queries) if gathering is None else len(gathering.queries)
+        counts = Counts(len(jobs), stored - len(jobs), "cells" if gathering is None else "parts of the replicas")
 
         def told(counts: Counts) -> None:
             note(tell, counts.words)
             tell("sweep", counts.computed / max(1, counts.jobs))
 
         try:
-            run_jobs(jobs, executor, store, told, counts)
+            run_jobs(jobs, executor, store, told, counts, *([] if gathering is None else [gathering.arrived]))
         except KeyboardInterrupt:
             raise Interrupted(_result(spec, store, cells, keys)) from None
-    return _result(spec, store, cells, keys), counts
+        finally:
+            store.keep_manifest(manifest)
+    computed = counts.computed if gathering is None else sum(key in store for key in missing)
+    return _result(spec, store, cells, keys), computed
 
 
 @contextlib.contextmanager
 def _executor(workers: int | None, scheduler: "str | Client | None") -> Iterator[tuple[AbstractExecutor, str]]:
     """Where the work is done, and what its numbers depend on there."""
-    address = scheduler if scheduler is not None else os.environ.get(cluster.ADDRESS) if workers is None else None
-    if workers is not None and scheduler is not None:
-        raise InvalidInput("Arguments `workers` and `scheduler` exclude one another: give one of them.")
+    workers, address = _chosen(workers, scheduler)
     if (workers is not None and workers != 0) or address is not None:
         if isinstance(address, str):
             opened = cluster.connected(address)
         elif address is not None:
             opened = contextlib.nullcontext(address)
         else:
-            opened = cluster.local(workers or 1)
+            opened = local(workers or 1)
         with opened as client:
-            yield cluster.OnCluster(client), cluster.asked_of_worker(client, environment)
+            executor = cluster.OnCluster(client)
+            yield executor, executor.where
         return
     with contextlib.ExitStack() as stack:
-
-        def more() -> AbstractExecutor:
-            return cluster.OnCluster(stack.enter_context(cluster.local(cores())))
-
         with double():
             here = environment()
-        can_grow = workers is None and cores() > 1 and cluster.has_dask() and not cluster.gpus()
-        yield InProcess(more if can_grow else None), here
+
+        def more() -> AbstractExecutor:
+            return cluster.OnCluster(stack.enter_context(local(cores())), here)
+
+        yield InProcess(more if workers is None and _can_grow() else None), here
+
+
+def _chosen(workers: int | None, scheduler: "str | Client | None") -> "tuple[int | None, str | Client | None]":
+    """The workers that are started at once, None where the work decides; and the scheduler in place of them."""
+    if workers is not None and scheduler is not None:
+        raise InvalidInput("Arguments `workers` and `scheduler` exclude one another: give one of them.")
+    address = scheduler if scheduler is not None else os.environ.get(cluster.ADDRESS) if workers is None else None
+    if workers is None and address is None and has_dask() and len(gpus()) > 1:
+        workers = len(gpus())  # this process would use the first one alone
+    return workers, address
+
+
+def _can_grow() -> bool:
+    """Whether work that turns out to be long is shared among workers on this machine."""
+    return cores() > 1 and has_dask() and not gpus()
+
+
+def expected_workers(workers: int | None, scheduler: "str | Client | None") -> int | None:
+    """How many processes would share the work of a sweep, if there is enough; None where those of a scheduler do."""
+    workers, address = _chosen(workers, scheduler)
+    if address is not None:
+        return None
+    if workers is None:
+        return cores() if _can_grow() else 0
+    return number_of(workers, gpus()) if workers != 0 else 0
 
 
 # --------------------------------------------------------------------------------------------------- the result
@@ -320,14 +380,16 @@ def _by_key(keys: Sequence[str], all_places: Sequence[tuple[int, ...]]) -> dict[
     return places
 
 
-def kept_cells(folder: Path) -> tuple[int, int]:
-    """How many cells of the sweep in a folder are there, and how many it has."""
+def kept_cells(folder: Path, spec: SweepSpec) -> tuple[int, int, str]:
+    """How many cells of a sweep are in its folder (or parts of replicas), how many it has, and their noun."""
     try:
-        keys = read_manifest(folder)["keys"]
+        stated = read_manifest(own_folder(folder, json.loads(spec.json)))
     except InvalidInput:  # the sweep has not begun
-        return 0, 0
-    store = Store(folder)
-    return sum(not key or key in store for key in keys), len(keys)
+        return 0, 0, "cells"
+    store, parts = Store(folder), stated.get("parts")
+    keys = stated["keys"] if parts is None else parts
+    noun = "cells" if parts is None else "parts of the replicas"
+    return sum(not key or key in store for key in keys), len(keys), noun
 
 
 def load_sweep(folder: Path) -> "xr.Dataset | xr.DataTree":
@@ -338,7 +400,7 @@ def load_sweep(folder: Path) -> "xr.Dataset | xr.DataTree":
     all_places = list(np.ndindex(*sizes))
     places = _by_key(stated["keys"], all_places)
     reasons = {all_places[int(number)]: reason for number, reason in stated["reasons"].items()}
-    return _assembled(coordinates, Store(folder), places, reasons, stated["attributes"])
+    return _assembled(coordinates, Store(home(folder)), places, reasons, stated["attributes"])
 
 
 FOLDERS[MANIFEST] = load_sweep

@@ -4,6 +4,7 @@ Cells are named by the hash of all that their numbers depend on. So what is ther
 sweep asks for it, and several processes may fill one folder: a cell that two of them computed is the same in both.
 """
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +16,8 @@ from twolayer.core.files import make_folder, remove_drafts, write_whole
 from twolayer.core.reading import parsing, read_text
 from twolayer.sweeps.content import FORMAT, Content, keys_in, unpacked
 
-# The file that makes a folder that of a sweep, and the folder of its cells.
-MANIFEST, CELLS = "sweep.json", "cells"
+# The file that makes a folder that of a sweep, the folder of its cells, and that of other grids over the same cells.
+MANIFEST, CELLS, GRIDS = "sweep.json", "cells", "grids"
 MAX_MANIFEST = 2**27
 
 
@@ -31,12 +32,14 @@ class Store:
             read_manifest(folder)  # a folder of another version is refused before anything is computed
         self.refresh()
 
-    def refresh(self) -> None:
-        """Look for packs that other processes have written."""
-        for path in [] if self.folder is None else sorted((self.folder / CELLS).glob("*.npz")):
-            if path not in self._read:
-                self._read.add(path)
-                self._packs |= dict.fromkeys(_keys(path), path)
+    def refresh(self) -> bool:
+        """Look for packs that other processes have written, and say whether there are some."""
+        there = set() if self.folder is None else {*(self.folder / CELLS).glob("*.npz")}
+        new = sorted(there - self._read)
+        for path in new:
+            self._read.add(path)
+            self._packs |= dict.fromkeys(_keys(path), path)
+        return bool(new)
 
     def __contains__(self, key: str) -> bool:
         return key in self._packs
@@ -73,17 +76,74 @@ class Store:
         self._packs |= dict.fromkeys(keys, path)
 
     def write_manifest(self, content: Mapping[str, Any]) -> None:
-        """Write what the sweep is: its specification, its axes, and the keys of its cells."""
+        """Write what the sweep is: its specification, its axes, and the keys of its cells.
+
+        The grid of another sweep of the folder stays: the one that has all cells of the other is the description of the
+        folder, and otherwise the new one. The other one is kept in a folder of its own (see `grid_folder`), also the
+        smaller one, which another process may be computing.
+        """
         if self.folder is None:
             return
-        path = self.folder / MANIFEST
         try:
             make_folder(self.folder)
-            write_whole(path, json.dumps({"format": FORMAT, **content}).encode())
+            other = _other_grid(self.folder, content)
+            if other is not None and _has_cells(other, content) and not _has_cells(content, other):
+                _write(grid_folder(self.folder, content["spec"]), content)
+            else:
+                if other is not None:
+                    _write(grid_folder(self.folder, other["spec"]), other)
+                _write(self.folder, content)
         except OSError as error:
             reason = error.strerror or first_line(error)
             raise InvalidInput(f"The folder {shown(self.folder)} cannot be written: {reason}.") from None
-        remove_drafts(path)
+        for folder in (self.folder, self.folder / CELLS):
+            if folder.is_dir():
+                remove_drafts(folder)
+
+    def keep_manifest(self, content: Mapping[str, Any]) -> None:
+        """Write what the sweep is once more, if another process has put its own in its place at the same moment."""
+        if self.folder is None or _other_grid(self.folder, content) is None:
+            return
+        own = grid_folder(self.folder, content["spec"])
+        if not (own / MANIFEST).exists():
+            with contextlib.suppress(OSError):  # the cells are there, and so is the result
+                _write(own, content)
+
+
+def grid_folder(folder: Path, spec: Mapping[str, Any]) -> Path:
+    """Where the description of a sweep is kept if another one is that of the folder; it can be loaded like a folder."""
+    return folder / GRIDS / hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def own_folder(folder: Path, spec: Mapping[str, Any]) -> Path:
+    """The folder whose description is that of a sweep: the one it was run in, or one inside it."""
+    own = grid_folder(folder, spec)
+    is_other = (own / MANIFEST).exists() and grid_folder(folder, read_manifest(folder)["spec"]) != own
+    return own if is_other else folder
+
+
+def home(folder: Path) -> Path:
+    """The folder that has the cells of a description."""
+    is_inside = folder.parent.name == GRIDS and not (folder / CELLS).is_dir()
+    return folder.parent.parent if is_inside else folder
+
+
+def _write(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_whole(make_folder(folder) / MANIFEST, json.dumps({"format": FORMAT, **manifest}).encode())
+
+
+def _other_grid(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The description of a folder, if it is that of another sweep."""
+    if not (folder / MANIFEST).exists():
+        return None
+    other = read_manifest(folder)
+    names = [grid_folder(folder, each["spec"]) for each in (other, manifest)]
+    return None if names[0] == names[1] else other
+
+
+def _has_cells(manifest: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a grid has all cells of another one."""
+    return {*other["keys"]} <= {*manifest["keys"]}
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
