@@ -133,10 +133,10 @@ def test_bounds_of_series_with_their_rests(text, alphas, length):
 
 
 def test_the_rest_of_a_series_that_is_cut(monkeypatch):
-    from twolayer.kernel import series
+    from twolayer.kernel import taylor_series
 
     whole = from_expression("log(1 + z1**2)", 0.9 * np.eye(1, 5))
-    monkeypatch.setattr(series, "MOST_POWERS", 64)
+    monkeypatch.setattr(taylor_series, "MOST_POWERS", 64)
     short = from_expression("log(1 + z1**2)", 0.9 * np.eye(1, 5))
     left_out = (whole.bound - 3 * whole.rest) - (short.bound - 3 * short.rest)
     assert max(short.powers) == 64 < max(whole.powers) and left_out > 1e-3

@@ -26,7 +26,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial
 from twolayer.core.types import NumbersLike
-from twolayer.kernel.series import direction, taylor
+from twolayer.kernel.taylor_series import direction, taylor
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import array, leaf, number
 from twolayer.specification.registry import register

@@ -11,7 +11,7 @@ where r is computed in double precision from x itself.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from twolayer.kernel.spectra import (
 )
 from twolayer.problem.activations import ActivationLike
 from twolayer.specification.fields import array, choice, count, number
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 # Nodes of the rules of labels; nodes and number of the random vectors that give the density.
 NODES = 100
@@ -166,7 +169,7 @@ class FreeSpectrum(AbstractSpectrum):
         return self.inner(vectors) + self.ridge * vectors
 
 
-# It has eleven parameters because each is an independent option of a numerical method, with a default.
+# Large: each of its twelve arguments is an option of its own of a numerical method, with a default.
 def free_spectrum(
     X: NumbersLike,
     activation: ActivationLike = "relu",
@@ -176,6 +179,7 @@ def free_spectrum(
     ridge: float | int = 0.0,
     precision: str = "double",
     devices: NumbersLike | None = None,
+    client: "Client | None" = None,
     rank: NumbersLike = RANK,
     nodes: NumbersLike = NODES,
     seed: NumbersLike = 0,
@@ -194,6 +198,8 @@ def free_spectrum(
         measure has the same error; errors of results from Lanczos's process include the distance of the matrices.
     devices
         The number of accelerators that compute the products, all by default; with 0 the cores of this machine.
+    client
+        A client of Dask, whose workers compute the products instead.
     rank
         Columns of the matrix in the preconditioner.
     nodes
@@ -216,11 +222,11 @@ def free_spectrum(
     tell = progress or (lambda name, fraction: None)
     ridge = float(number("ridge", low=0.0)(ridge))
     precision, seed = choice("precision", PRECISIONS)(precision), count("seed", low=0)(seed)
-    accelerators = chosen_devices(devices)
+    accelerators = [] if client is not None else chosen_devices(devices)
 
     def make(kind: str, keep: bool | None) -> GramProduct:
         kernel: dict[str, Any] = {"layers": layers, "kappa": kappa, "precision": kind, "keep": keep}
-        return GramProduct(X, activation, devices=accelerators, **kernel)
+        return GramProduct(X, activation, devices=accelerators, client=client, **kernel)
 
     # Next to a matrix in single precision, the host computes the few products in double precision without storing it.
     inner = make(precision, None)

@@ -1,15 +1,17 @@
 """Products of a Gram matrix with vectors, made strip by strip, in double or in single precision.
 
-In `GramProduct` the strips are made by NumPy, or by JAX on accelerators (`kernel/device.py`).
+In `GramProduct` the strips are made by NumPy, by JAX on accelerators (`kernel/device.py`), or by Dask's workers.
 A strip in single precision has cosines good to some 1e-7. That is enough for every entry but those of nearly parallel
 inputs, whose angle (and the diagonal, exactly) comes from the chord in double precision whatever that of the strip is.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from twolayer.core.errors import ComputationFailed
 from twolayer.core.memory import available_memory
 from twolayer.core.types import Device
 from twolayer.kernel.device import KEPT, DeviceStrips
@@ -18,9 +20,14 @@ from twolayer.kernel.profile import LAYERS, Profile, make_profile
 from twolayer.problem.activations import as_activation
 from twolayer.specification.fields import choice, number
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 PRECISIONS = ("double", "single")
 # Numbers in a strip of the matrix: what is held beside the inputs when the strips are made anew for each product.
 STRIP = 2**24
+# Pieces of the matrix that are dealt to workers: several for each, and few enough that what they send is little.
+PIECES = 64
 
 
 class Strips(Protocol):
@@ -36,6 +43,30 @@ class Strips(Protocol):
     def multiply(self, columns: np.ndarray) -> np.ndarray:
         """The product of the matrix of unit inputs with columns of one size, in float64."""
         ...
+
+
+def strips(n: int, begin: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+    """The first row of each strip, and the row after its last, of the rows from ``begin`` to ``end``."""
+    end = n if end is None else end
+    height = max(1, STRIP // n)
+    return ((first, min(first + height, end)) for first in range(begin, end, height))
+
+
+def make_strip(inputs: np.ndarray, rows: np.ndarray, profile: Profile, first: int, last: int) -> np.ndarray:
+    """The rows from ``first`` to ``last`` of the matrix of unit inputs, from the column ``first`` on.
+
+    ``rows`` are the inputs in the precision of the strip.
+    """
+    strip = rows[first:last] @ rows[first:].T
+    apply_profile(strip, inputs[first:last], inputs[first:], profile)
+    return strip
+
+
+def add_product(result: np.ndarray, strip: np.ndarray, columns: np.ndarray, first: int, begin: int = 0) -> None:
+    """Add what a strip and its mirror image contribute to the product with columns; results begin at row ``begin``."""
+    last = first + len(strip)
+    result[first - begin : last - begin] += strip @ columns[first:]
+    result[last - begin :] += strip[:, last - first :].T @ columns[first:last]
 
 
 class HostStrips:
@@ -58,27 +89,91 @@ class HostStrips:
 
     def multiply(self, columns: np.ndarray) -> np.ndarray:
         """The product of the matrix of unit inputs with columns."""
-        result, n = np.zeros(columns.shape), len(self.inputs)
-        height = max(1, STRIP // n)
-        for first in range(0, n, height):
-            last = min(first + height, n)
-            strip = self._strip(first, last)
-            result[first:last] += strip @ columns[first:]
-            result[last:] += strip[:, last - first :].T @ columns[first:last]
+        result = np.zeros(columns.shape)
+        for first, last in strips(len(self.inputs)):
+            add_product(result, self._strip(first, last), columns, first)
         return result
 
     def _strip(self, first: int, last: int) -> np.ndarray:
         if first in self._strips:
             return self._strips[first]
-        strip = self._rows[first:last] @ self._rows[first:].T
-        apply_profile(strip, self.inputs[first:last], self.inputs[first:], self.profile)
+        strip = make_strip(self.inputs, self._rows, self.profile, first, last)
         if self.is_kept:
             self._strips[first] = strip
         return strip
 
 
+class WorkerStrips:
+    """Strips on Dask's workers, where they stay if they fit the memory of all.
+
+    The rows are divided into pieces with about as many entries each. The pieces do not depend on the workers, and their
+    products are summed in one order; a piece whose worker dies is made again by Dask.
+    """
+
+    def __init__(self, inputs: np.ndarray, profile: Profile, dtype: np.dtype, keep: bool | None, client: "Client"):
+        self.client, n = client, len(inputs)
+        # The rows above the part x of the height hold the share 1 - (1 - x)^2 of the upper triangle.
+        ends = n * (1.0 - np.sqrt(1.0 - np.arange(PIECES + 1) / PIECES))
+        bounds = np.unique(np.append(ends[:-1].round().astype(int), n)).tolist()
+        self.pieces = list(pairwise(bounds))
+        memory = sum(worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
+        size = 0.5 * dtype.itemsize * n**2
+        self.is_kept = size < KEPT * memory if keep is None else bool(keep)
+        made = client.scatter(inputs, broadcast=True, hash=False), profile, dtype
+        self._there: list[Any] = [
+            client.submit(_piece, *made, *piece, pure=False) if self.is_kept else made for piece in self.pieces
+        ]
+
+    @property
+    def main_device(self) -> Device | None:
+        """None: other work is NumPy's on this machine."""
+        return None
+
+    def multiply(self, columns: np.ndarray) -> np.ndarray:
+        """The product of the matrix of unit inputs with columns."""
+        from distributed.client import FutureCancelledError
+
+        result = np.zeros(columns.shape)
+        sent = self.client.scatter(columns, broadcast=True, hash=False)
+        parts = [
+            self.client.submit(_kept_product, made, sent, *piece, pure=False)
+            if self.is_kept
+            else self.client.submit(_piece_product, *made, sent, *piece, pure=False)
+            for made, piece in zip(self._there, self.pieces, strict=True)
+        ]
+        try:
+            for (begin, _), part in zip(self.pieces, parts, strict=True):
+                result[begin:] += part.result()
+        except (OSError, FutureCancelledError):
+            raise ComputationFailed("The scheduler that has the strips of the Gram matrix is gone.") from None
+        return result
+
+
+def _piece(inputs: np.ndarray, profile: Profile, dtype: np.dtype, begin: int, end: int) -> list[np.ndarray]:
+    """The strips of a piece."""
+    rows = np.asarray(inputs, dtype)
+    return [make_strip(inputs, rows, profile, *strip) for strip in strips(len(inputs), begin, end)]
+
+
+def _kept_product(made: list[np.ndarray], columns: np.ndarray, begin: int, end: int) -> np.ndarray:
+    result = np.zeros((len(columns) - begin, columns.shape[1]))
+    for (first, _), strip in zip(strips(len(columns), begin, end), made, strict=True):
+        add_product(result, strip, columns, first, begin)
+    return result
+
+
+def _piece_product(
+    inputs: np.ndarray, profile: Profile, dtype: np.dtype, columns: np.ndarray, begin: int, end: int
+) -> np.ndarray:
+    """The product with the strips of a piece, each of which is given up when it was used."""
+    result, rows = np.zeros((len(columns) - begin, columns.shape[1])), np.asarray(inputs, dtype)
+    for first, last in strips(len(inputs), begin, end):
+        add_product(result, make_strip(inputs, rows, profile, first, last), columns, first, begin)
+    return result
+
+
 class GramProduct:
-    """Products of the Gram matrix of inputs with vectors, on this machine's cores or on accelerators.
+    """Products of the Gram matrix of inputs with vectors: on this machine's cores, accelerators, or Dask's workers.
 
     Parameters
     ----------
@@ -93,6 +188,8 @@ class GramProduct:
         matrix, devices all of it.
     devices
         JAX's devices among which the strips are dealt; without any, NumPy makes them.
+    client
+        A client of Dask's workers, among which the strips are dealt instead.
     """
 
     def __init__(
@@ -105,6 +202,7 @@ class GramProduct:
         precision: str = "double",
         keep: bool | None = None,
         devices: Sequence[Any] = (),
+        client: "Client | None" = None,
     ):
         kind = as_activation(activation)
         self.inputs, norms = unit_rows(X)
@@ -112,11 +210,13 @@ class GramProduct:
         self.profile = make_profile(kind, layers, kappa, one_norm(kind, norms))
         self.norms = norms if self.profile.is_homogeneous else np.ones_like(norms)
         self.dtype = np.dtype(np.float64 if choice("precision", PRECISIONS)(precision) == "double" else np.float32)
-        self._strips: Strips = (
-            DeviceStrips(self.inputs, self.profile, self.dtype, keep, devices)
-            if len(devices)
-            else HostStrips(self.inputs, self.profile, self.dtype, keep)
-        )
+        self._strips: Strips
+        if client is not None:
+            self._strips = WorkerStrips(self.inputs, self.profile, self.dtype, keep, client)
+        elif len(devices):
+            self._strips = DeviceStrips(self.inputs, self.profile, self.dtype, keep, devices)
+        else:
+            self._strips = HostStrips(self.inputs, self.profile, self.dtype, keep)
 
     @property
     def n(self) -> int:

@@ -15,6 +15,7 @@ For other activations both are computed by the room `expectation` at a few angle
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -40,7 +41,7 @@ USELESS = 1e-9
 
 
 class Profile(NamedTuple):
-    """The kernel as a function of cosine and angle, for NumPy or JAX arrays.
+    """The kernel as a function of cosine and angle, for NumPy or JAX arrays; other processes can be sent it.
 
     A homogeneous kernel is for inputs of unit norm, and is multiplied by the norms of both inputs; any other one is for
     inputs of one given norm. ``error`` bounds the error of its values.
@@ -54,31 +55,24 @@ class Profile(NamedTuple):
 def make_profile(activation: AbstractActivation, layers: str, kappa: float, norm: float = 1.0) -> Profile:
     """The kernel of the trained layers; ``norm`` is the norm of all inputs, where the kernel is not homogeneous."""
     if isinstance(activation, Relu):
-        return Profile(_RELU[layers](kappa), True, 4.0 * np.finfo(float).eps)
+        return Profile(partial(_RELU[layers], kappa), True, 4.0 * np.finfo(float).eps)
     return _series(activation, layers, kappa, norm)
 
 
-def _relu_first(kappa: float) -> Callable[[Any, Any], Any]:
-    def value(rho: Any, theta: Any) -> Any:
-        result = np.pi - theta
-        result *= rho
-        result *= 0.5 / np.pi
-        return result
-
-    return value
+def _relu_first(kappa: float, rho: Any, theta: Any) -> Any:
+    result = np.pi - theta
+    result *= rho
+    result *= 0.5 / np.pi
+    return result
 
 
-def _relu_second(kappa: float) -> Callable[[Any, Any], Any]:
-    def value(rho: Any, theta: Any) -> Any:
-        sine = np.sin(theta) if isinstance(theta, np.ndarray) else jnp.sin(theta)
-        return kappa**2 * (0.5 / np.pi) * (sine + (np.pi - theta) * rho)
-
-    return value
+def _relu_second(kappa: float, rho: Any, theta: Any) -> Any:
+    sine = np.sin(theta) if isinstance(theta, np.ndarray) else jnp.sin(theta)
+    return kappa**2 * (0.5 / np.pi) * (sine + (np.pi - theta) * rho)
 
 
-def _relu_both(kappa: float) -> Callable[[Any, Any], Any]:
-    first, second = _relu_first(kappa), _relu_second(kappa)
-    return lambda rho, theta: first(rho, theta) + second(rho, theta)
+def _relu_both(kappa: float, rho: Any, theta: Any) -> Any:
+    return _relu_first(kappa, rho, theta) + _relu_second(kappa, rho, theta)
 
 
 _RELU = {"first": _relu_first, "second": _relu_second, "both": _relu_both}
@@ -112,7 +106,14 @@ def _series(activation: AbstractActivation, layers: str, kappa: float, norm: flo
         )
     # Coefficients that are rounding are dropped.
     kept = coefficients[: 1 + int(np.max(np.nonzero(np.abs(coefficients) > 1e-17 * scale)))]
-    return Profile(lambda rho, theta: chebyshev.chebval(theta * (2.0 / np.pi) - 1.0, kept), False, error)
+    return Profile(partial(_of_angle, kept), False, error)
+
+
+def _of_angle(coefficients: np.ndarray, rho: Any, theta: Any) -> Any:
+    """A Chebyshev series in the angle."""
+    from numpy.polynomial import chebyshev
+
+    return chebyshev.chebval(theta * (2.0 / np.pi) - 1.0, coefficients)
 
 
 def _averages(

@@ -73,6 +73,7 @@ class Trained:
         return 0.5 * self.residuals**2
 
 
+# Large: each of its thirteen arguments is an option of its own of the network or of its training.
 def train(
     X: NumbersLike,
     y: NumbersLike,

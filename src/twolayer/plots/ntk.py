@@ -1,5 +1,6 @@
 """Figures of the lazy regime: training with given and random labels against its prediction; the complexity measure."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -7,8 +8,8 @@ import numpy as np
 
 from twolayer.analyses.lazy.result import KIND, LABELS, share_errors
 from twolayer.core.errors import InvalidInput
-from twolayer.data.schema import check_kind
-from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
+from twolayer.plots.cells import cells_of
+from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole, side_by_side
 from twolayer.plots.series import Drawable, Series
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE
 
@@ -16,20 +17,26 @@ if TYPE_CHECKING:
     import xarray as xr
 
 COLORS = {"given": 0, "random": 1}
+SHARES = "share of random labels"
 PREDICTED = "predicted from the spectrum"
 # The parts below an eigenvalue change at the eigenvalue on their left.
 BEFORE = {"drawstyle": "steps-pre"}
 
 
-def lazy_training(result: "xr.Dataset", title: str | None = None, *, ax: Place | None = None) -> Place:
+def lazy_training(
+    result: "xr.Dataset", title: str | None = None, *, col: str | None = None, ax: Place | None = None
+) -> Place:
     r"""Training curves with their prediction, and where the labels lie in the spectrum.
 
     Parameters
     ----------
     result
-        What `twolayer.ntk` returned.
+        What `twolayer.ntk` returned, or a sweep of it.
     title
         Written above the figure; formulas stand between dollars.
+    col
+        An axis of the sweep: a column of panels for each of its values. There is no ``hue``, since colours tell the
+        labels apart.
     ax
         Where to draw, if not in a figure of its own: axes for the training curves, two axes for these and the spectrum,
         a mapping from the names of panels ("loss", "spectrum") to axes, or a `matplotlib.figure.SubFigure`.
@@ -42,20 +49,30 @@ def lazy_training(result: "xr.Dataset", title: str | None = None, *, ax: Place |
     largest eigenvalue on, as running means, and the eigenvalues themselves; of a matrix-free result the part of the
     labels at eigenvalues below a given one, and the part of the eigenvalues.
     """
-    check_kind(result, KIND, "ntk")
-    spectrum = _measures(result) if "eigenvalue_counts" in result else _projections(result)
-    return draw(Sheet([_loss(result), spectrum], 2, PAGE, (2.5,)), _title(result, title, ax), ax)
+    columns = _columns(result, col)
+    losses = {value: _loss(part) for value, part in columns.items()}
+    spectra = {
+        value: _measures(part) if "eigenvalue_counts" in part else _projections(part) for value, part in columns.items()
+    }
+    if col is not None:
+        return draw(side_by_side([_headed(losses), _headed(spectra, is_top=False)], (2.1, 2.1), ""), title, ax)
+    return draw(Sheet([losses[""], spectra[""]], 2, PAGE, (2.5,)), _title(columns[""], title, ax), ax)
 
 
-def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Place | None = None) -> Place:
+def complexity_sweep(
+    result: "xr.Dataset", title: str | None = None, *, col: str | None = None, ax: Place | None = None
+) -> Place:
     """The complexity measure and the test error against the share of random labels.
 
     Parameters
     ----------
     result
-        What `twolayer.ntk` returned, with ``shares``.
+        What `twolayer.ntk` returned, with ``shares``, or a sweep of it.
     title
         Written above the figure; formulas stand between dollars.
+    col
+        An axis of the sweep: a column of panels for each of its values. There is no ``hue``, since colours and dashes
+        tell the measure, the kernel and the network apart.
     ax
         Where to draw, if not in a figure of its own: axes for the measure, two axes for the measure and the error, a
         mapping from the names of panels ("complexity", "error") to axes, or a `matplotlib.figure.SubFigure`.
@@ -64,24 +81,44 @@ def complexity_sweep(result: "xr.Dataset", title: str | None = None, *, ax: Plac
     -------
     A figure of one journal column with a panel for each, or what was given as ``ax``.
     """
-    check_kind(result, KIND, "ntk")
-    if "share_complexity" not in result:
+    columns = _columns(result, col)
+    if not all("share_complexity" in part for part in columns.values()):
         raise InvalidInput("Argument `result` must hold a sweep over random labels: call `ntk` with `shares`.")
-    share = result.share.values
+    measures = {value: _share_measure(part) for value, part in columns.items()}
+    errors = {value: _share_errors(part) for value, part in columns.items()}
+    if col is not None:
+        return draw(side_by_side([_headed(measures), _headed(errors, is_top=False)], (1.5, 1.5), "x"), title, ax)
+    return draw(Sheet([measures[""], errors[""]], 1, COLUMN, (1.5,), shared="x"), _title(columns[""], title, ax), ax)
+
+
+def _columns(result: "xr.Dataset", col: str | None) -> dict[str, "xr.Dataset"]:
+    """The results in the columns of a figure, by the values of an axis."""
+    return {value: cells[""] for value, cells in cells_of(result, KIND, "ntk", col).items()}
+
+
+def _headed(row: dict[str, Panel], is_top: bool = True) -> list[Panel]:
+    """Panels with the values of an axis in their names, and above the first row."""
+    return [replace(panel, title=value if is_top else "", name=f"{panel.name} {value}") for value, panel in row.items()]
+
+
+def _share_measure(result: "xr.Dataset") -> Panel:
+    share, highest = result.share.values, float(result.share_complexity.max())
     measure = Series("", share, result.share_complexity.values, color=0, look={"marker": "o"})
+    limits = float(share.min()), float(share.max())
+    measured = r"$\sqrt{2 y^\top H^{-1} y/n}$"
+    return Panel(SHARES, measured, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity")
+
+
+def _share_errors(result: "xr.Dataset") -> Panel:
+    share = result.share.values
     kernel, networks, axis_of_errors = share_errors(result)
     errors: list[Drawable] = [Series("kernel", share, kernel.values, color=1, dashed=1)]
     if networks is not None:
         mean, look = networks.mean("replica").values, {"marker": "s"}
         errors.append(Series("network", share, mean, band=_range(networks), color=1, look=look))
-    limits, highest = (float(share.min()), float(share.max())), float(result.share_complexity.max())
+    limits = float(share.min()), float(share.max())
     wrong = max(float(np.max(part.y)) for part in errors if isinstance(part, Series))
-    axis, measured = "share of random labels", r"$\sqrt{2 y^\top H^{-1} y/n}$"
-    shown = [
-        Panel(axis, measured, [measure], xlim=limits, ylim=(0.0, 1.08 * highest), name="complexity"),
-        Panel(axis, axis_of_errors, errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error"),
-    ]
-    return draw(Sheet(shown, 1, COLUMN, (1.5,), shared="x"), _title(result, title, ax), ax)
+    return Panel(SHARES, axis_of_errors, errors, xlim=limits, ylim=(0.0, max(1.08 * wrong, 0.05)), name="error")
 
 
 def _title(result: "xr.Dataset", title: str | None, ax: Any) -> str | None:

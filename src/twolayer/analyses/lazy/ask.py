@@ -104,15 +104,15 @@ class NTKAsk(eqx.Module):
     seed: int = static(count("seed", low=0), default=0)
     random_labels: bool = static(flag("random_labels"), default=True)
     test: Samples | None = leaf(_as_test, default=None)
-    shares: Any = static(_as_shares, default=())
-    target: Any = leaf(_as_target, default=None)
+    shares: Sequence[float] | Float[np.ndarray, " shares"] = static(_as_shares, default=())
+    target: PowerSum | str | None = leaf(_as_target, default=None)
     formula: str = static(_as_formula, default="")
-    ridge: Any = leaf(number("ridge", low=0.0), default=0.0)
+    ridge: float | int = leaf(number("ridge", low=0.0), default=0.0)
     method: str = static(choice("method", METHODS), default="auto")
     precision: str = static(choice("precision", PRECISIONS), default="double")
     devices: int | None = static(count("devices", low=0, optional=True), default=None)
-    delta: Any = leaf(number("delta", above=0.0, below=1.0), default=0.1)
-    epsilon: Any = leaf(number("epsilon", above=0.0), default=0.1)
+    delta: float = leaf(number("delta", above=0.0, below=1.0), default=0.1)
+    epsilon: float = leaf(number("epsilon", above=0.0), default=0.1)
 
     def __check_init__(self) -> None:
         """Fields that depend on one another fit."""

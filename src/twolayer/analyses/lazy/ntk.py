@@ -34,6 +34,7 @@ from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
+    from distributed import Client
 
 
 @takes_samples
@@ -45,6 +46,7 @@ def ntk(
     ask: NTKAsk | None = None,
     *,
     progress: Progress | bool | None = None,
+    client: "Client | None" = None,
     **fields: Unpack[NTKFields],
 ) -> "xr.Dataset":
     r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
@@ -63,8 +65,10 @@ def ntk(
         What is asked: steps, networks, test samples, shares of random labels. Its fields may be given as keywords
         instead, as in ``ntk(..., steps=200, replicas=4)``; see `NTKAsk`.
     progress
-        Called with the name of what is done, and the fraction of it. Without one a bar appears after two seconds on a
+        Called with the name of what is done, and the fraction of it. Without one a bar appears within two seconds on a
         terminal and in a notebook; False silences it.
+    client
+        A client of Dask, among whose workers the Gram matrix is divided; its method is then the matrix-free one.
 
     Returns
     -------
@@ -88,11 +92,15 @@ def ntk(
     tell = progress if callable(progress) else nobody
     notes: list[str] = []
     data = _read_data(problem, asked, notes)
+    if client is not None and asked.method == "exact":
+        raise InvalidInput('Argument `client` is for `method="free"`, whose products are divided among workers.')
     route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
+    if client is not None:
+        route, reason = "free", "on the workers of a client"
     if replicas:
         has_others = data.test is not None
         check_memory(len(data.X), setting.width, asked.precision, has_others=has_others, grams=route == "exact")
-    spectrum, H = _spectrum(data.X, setting, asked, route, keeps_matrix=replicas > 0, tell=tell)
+    spectrum, H = _spectrum(data.X, setting, asked, route, client, keeps_matrix=replicas > 0, tell=tell)
     eta = check_rate(setting.eta, spectrum.largest_step, problem.d)
     networks = Networks(data.X, setting, eta, asked.steps, replicas, asked.seed, asked.precision)
     if spectrum.is_singular:
@@ -158,7 +166,14 @@ def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
 
 
 def _spectrum(
-    X: np.ndarray, setting: KernelSetting, asked: NTKAsk, route: str, *, keeps_matrix: bool, tell: Progress
+    X: np.ndarray,
+    setting: KernelSetting,
+    asked: NTKAsk,
+    route: str,
+    client: "Client | None",
+    *,
+    keeps_matrix: bool,
+    tell: Progress,
 ) -> tuple[Spectrum | FreeSpectrum, np.ndarray | None]:
     """The spectrum by either route; the Gram matrix too where it is needed again."""
     ridge = float(asked.ridge)
@@ -169,6 +184,7 @@ def _spectrum(
         return decompose(H, ridge, overwrite=not keeps_matrix, error=error), H if keeps_matrix else None
     kernel: dict[str, Any] = {"layers": setting.layers, "kappa": setting.kappa, "ridge": ridge}
     options: dict[str, Any] = {"precision": asked.precision, "devices": asked.devices, "seed": asked.seed}
+    options["client"] = client
     return free_spectrum(X, setting.activation, **kernel, **options, progress=tell), None
 
 
@@ -238,5 +254,5 @@ def _tested(
         errors = np.stack([data.test.errors(np.asarray(run.other_outputs)) for run in trained], axis=1)
         values["network_test_error"], values["network_test_deviation"] = errors
     if mixed:
-        values |= sweep(networks, data.test, asked.shares, mixed, data.y, outputs[:, 1:], spectrum, tell)
+        values |= sweep(networks, data.test, tuple(asked.shares), mixed, data.y, outputs[:, 1:], spectrum, tell)
     return values
