@@ -80,6 +80,7 @@ def test_numbers_and_specification_can_be_read_back(tree, written):
 def test_report_says_the_verdict_and_shows_the_pictures(tree, written):
     text = (written[0] / "report.md").read_text()
     assert text.startswith("# Phase retrieval\n") and tree.attrs["verdict"] in text
+    assert f"**Verdict: {tree.attrs['outcome']}: " in text
     assert "](risk.png)" in text and "](overlaps.png)" in text
     table = [row for row in text.splitlines() if row.startswith("|")]
     assert len(table) == 4 and table[3].startswith("| SaadSolla | limit d -> infinity |")

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from twolayer.api import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # XLA would report every program that it reads from disk as an error, since the names of two features of processors
-# differ between its parts. Its real errors are exceptions. It reads this when JAX is imported.
+# differ between its parts. Its real errors are exceptions. It reads this when JAX is imported; where that
+# has happened before, `programs` sets the level.
 if "jaxlib" not in sys.modules:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 

@@ -6,6 +6,7 @@ is the one specification of a run, and its hash names the report folder, the dat
 
 import dataclasses
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 import equinox as eqx
@@ -19,11 +20,11 @@ from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
 from twolayer.core.memory import available_memory, in_words
 from twolayer.core.random import replica_key
 from twolayer.description import AbstractDescription, Plan
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import BlockFrame, Overlaps, Problem
 from twolayer.specification.codec import content_hash, to_json
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
 from twolayer.specification.registry import register
-from twolayer.training import SGD, Schedule
+from twolayer.training import SGD, Schedule, tasks_of
 
 MAX_STEPS = 10**12
 MAX_POINTS = 10**6
@@ -116,12 +117,16 @@ class Ask(eqx.Module):
         later is missing, and its status says that it stopped. `OverlapSGD` then spends no more time on it.
     """
 
-    until: Any = leaf(number("until", above=0.0), default=20.0)
-    save: Any = static(_as_save, default=100)
+    until: float | int = leaf(number("until", above=0.0), default=20.0)
+    save: int | str | Sequence[float] | Float[np.ndarray, " times"] = static(_as_save, default=100)
     replicas: int = static(count("replicas", high=10**7), default=1)
     seed: int = static(count("seed", low=0, high=2**31 - 1), default=0)
-    risk_threshold: Any = static(_as_risk_threshold, default=None)
-    overlap_threshold: Any = static(number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None)
+    risk_threshold: float | Sequence[float] | Float[np.ndarray, " replicas"] | None = static(
+        _as_risk_threshold, default=None
+    )
+    overlap_threshold: float | None = static(
+        number("overlap_threshold", above=0.0, below=1.0, optional=True), default=None
+    )
     stop_at_threshold: bool | str = static(_as_stop, default=False)
 
     def __check_init__(self) -> None:
@@ -154,10 +159,13 @@ class Ask(eqx.Module):
 
     def times(self, shortest: float = 0.0) -> Float[np.ndarray, " times"]:
         """The times to save, from zero on; a geometric grid begins no earlier than at ``shortest``."""
-        if isinstance(self.save, tuple):
+        if isinstance(self.save, str):
+            kind, points = _grid(self.save)
+        elif isinstance(self.save, int):
+            kind, points = "log", self.save
+        else:
             times = np.asarray(self.save)
             return times if times[0] == 0.0 else np.concatenate([[0.0], times])
-        kind, points = _grid(self.save) if isinstance(self.save, str) else ("log", self.save)
         if kind == "linear":
             return np.linspace(0.0, self.until, points)
         first = min(max(shortest, self.until / 1000), self.until)
@@ -204,6 +212,10 @@ class RunSpec(eqx.Module):
     ask: Ask = leaf(instance("ask", Ask, "an Ask such as Ask(until=10.0)"), default=Ask())
     title: str = static(_as_title, default="")
 
+    def __check_init__(self) -> None:
+        """The tasks of a schedule fit the problem."""
+        tasks_of(self.problem, self.training)
+
     @property
     def json(self) -> str:
         """The canonical JSON of all that numbers depend on."""
@@ -218,7 +230,9 @@ class RunSpec(eqx.Module):
 # ---------------------------------------------------------------------------------------------------------- the plan
 
 
-def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = True) -> Plan:
+def make_plan(
+    problem: Problem, training: Training, ask: Ask, in_steps: bool = True, first: int = 0, like: Plan | None = None
+) -> Plan:
     """Draw the starts, and fix the save points.
 
     Parameters
@@ -228,27 +242,42 @@ def make_plan(problem: Problem, training: Training, ask: Ask, in_steps: bool = T
     in_steps
         Whether the save points move to the nearest steps of the training, for what goes in steps; a limit theory alone
         is saved at the very times asked, which do not depend on d.
+    first
+        The number of the first replica, where the replicas are a part of many.
+    like
+        A plan of the same problem, seed and replicas, whose starts are taken.
     """
     steps, times = _save_points(problem, training, ask, in_steps)
-    keys = _replica_keys(ask.seed, ask.replicas)
-    return _plan(training, ask, steps, times, keys, _draw(*_drawable(problem), keys))
+    if like is not None:
+        return _plan(training, ask, steps, times, like.keys, like.starts)
+    keys = _replica_keys(ask.seed, ask.replicas, first)
+    return _plan(training, ask, steps, times, keys, _drawn(problem, keys))
 
 
 def make_plans(
-    problems: Sequence[Problem], trainings: Sequence[SGD], asks: Sequence[Ask], in_steps: bool = True
+    problems: Sequence[Problem],
+    trainings: Sequence[SGD],
+    asks: Sequence[Ask],
+    in_steps: bool = True,
+    firsts: Sequence[int] | None = None,
 ) -> list[Plan]:
     """Return the plans of many cells, as `make_plan` does one by one, with the starts of all cells drawn together."""
     points = [_save_points(*cell, in_steps) for cell in zip(problems, trainings, asks, strict=True)]
-    keys = {which: _replica_keys(*which) for which in {(ask.seed, ask.replicas) for ask in asks}}
-    starts = _starts(problems, [keys[ask.seed, ask.replicas] for ask in asks])
+    which = [(ask.seed, ask.replicas, first) for ask, first in zip(asks, firsts or [0] * len(asks), strict=True)]
+    distinct = {each: _replica_keys(*each) for each in dict.fromkeys(which)}
+    keys = [distinct[each] for each in which]
+    starts = _starts(problems, keys)
     return [
-        _plan(training, ask, *points[place], keys[ask.seed, ask.replicas], starts[place])
+        _plan(training, ask, *points[place], keys[place], starts[place])
         for place, (training, ask) in enumerate(zip(trainings, asks, strict=True))
     ]
 
 
 def _starts(problems: Sequence[Problem], keys: Sequence[Key[Array, " _"]]) -> list[Overlaps]:
     """The starts of many problems, drawn together where the problems differ in d and in numbers of the start only."""
+    problems = [problem.equivalent for problem in problems]
+    if not all(problem.is_isotropic for problem in problems):
+        return [_drawn(problem, rows) for problem, rows in zip(problems, keys, strict=True)]
     drawable = [_drawable(problem) for problem in problems]
     kinds = [_kind_of_start(problem, d) for problem, d in drawable]
     starts: dict[int, Overlaps] = {}
@@ -260,7 +289,8 @@ def _starts(problems: Sequence[Problem], keys: Sequence[Key[Array, " _"]]) -> li
         values = in_blocks(_start_of_row, drawable[places[0]][0], (numbers, np.concatenate(words)))
         ends = np.cumsum(sizes)[:-1]
         for place, Q, M, a in zip(places, *(np.split(x, ends) for x in values), strict=True):
-            starts[place] = Overlaps(*map(jnp.asarray, (Q, M, np.asarray(problems[place].P, np.float64), a)))
+            P = np.asarray(problems[place].P, np.float64)
+            starts[place] = Overlaps(jnp.asarray(Q), jnp.asarray(M), jnp.asarray(P), jnp.asarray(a))
     return [starts[place] for place in range(len(problems))]
 
 
@@ -282,7 +312,7 @@ def _start_of_row(problem: Problem, row: tuple[Any, Any]) -> tuple[Array, Array,
 def _drawable(problem: Problem) -> tuple[Problem, Any]:
     """The problem as data, and its dimension as a number where one program serves all dimensions."""
     data = replaced(as_data(problem), noise=0.0)  # no start depends on it
-    if problem.d < problem.p + problem.k:
+    if problem.d < problem.p + problem.k or not problem.is_isotropic:
         return data, None
     return data.without_dimension, np.asarray(float(problem.d))
 
@@ -291,7 +321,7 @@ def _save_points(problem: Problem, training: Training, ask: Ask, in_steps: bool)
     """The save points of a run as steps and as times."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
-    clock = training.clock(problem)
+    clock, wanted = training.clock(problem), partial(_wanted, problem, training, ask)
     if in_steps:
         steps = clock.steps(ask.until)
         if steps < 1:
@@ -301,15 +331,23 @@ def _save_points(problem: Problem, training: Training, ask: Ask, in_steps: bool)
             )
         if steps > MAX_STEPS:
             raise InvalidInput(f"Argument `until` asks for {float(steps):.2g} steps; {MAX_STEPS:.0e} are the most.")
-        save_steps = np.unique(clock.steps(ask.times(float(clock.time_per_step))))
+        save_steps = np.unique(clock.steps(wanted(float(clock.time_per_step))))
         times = np.asarray(clock.time(save_steps))
     else:
-        times = ask.times()
+        times = wanted()
         save_steps = np.asarray(clock.steps_at(times))
     check_starts(problem, ask.replicas)
     if problem.has_random_start:  # without one there may be a single replica, which the description decides
         check_record(problem, ask.replicas, len(times))
     return save_steps, times
+
+
+def _wanted(problem: Problem, training: Training, ask: Ask, shortest: float = 0.0) -> Float[np.ndarray, " times"]:
+    """The times to save; with several tasks also the ends of the phases, where one task begins to be forgotten."""
+    times = ask.times(shortest)
+    if isinstance(training, SGD) or len(tasks_of(problem, training)) < 2:
+        return times
+    return np.union1d(times, [switch for switch in training.switches if switch < ask.until])
 
 
 def _plan(
@@ -321,19 +359,24 @@ def _plan(
     return Plan(starts, keys, steps, times, ask.thresholds, ask.overlap_threshold, stops, at_any)
 
 
-def _replica_keys(seed: int, replicas: int) -> Key[Array, " replicas"]:
-    return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(replicas))
+def _replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " replicas"]:
+    return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(first, first + replicas))
 
 
 def first_start(problem: Problem) -> Overlaps:
     """The start of the first replica of the seed zero."""
-    starts = jax.device_get(_draw(*_drawable(problem), _replica_keys(0, 1)))
-    return Overlaps(starts.Q[0], starts.M[0], starts.P, starts.a[0])
+    return jax.device_get(_drawn(problem, _replica_keys(0, 1))).replica(0)
+
+
+def _drawn(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
+    """The starts of several replicas; on a data set they are those on its Gaussian equivalent."""
+    problem = problem.equivalent
+    return _draw(*_drawable(problem), keys, None if problem.is_isotropic else problem.frame)
 
 
 @eqx.filter_jit
-def _draw(problem: Problem, d: Any, keys: Key[Array, " replicas"]) -> Overlaps:
-    return problem.draw_many(keys, d)
+def _draw(problem: Problem, d: Any, keys: Key[Array, " replicas"], frame: BlockFrame | None) -> Overlaps:
+    return problem.draw_many(keys, d, frame)
 
 
 def check_starts(problem: Problem, replicas: int) -> None:
@@ -348,10 +391,16 @@ def check_starts(problem: Problem, replicas: int) -> None:
         )
 
 
+def bytes_of_record(problem: Problem, replicas: int, points: int) -> int:
+    """The memory of a result while it is made: all overlaps of every replica at every save point."""
+    p, k = problem.p, problem.k
+    return 8 * COPIES * replicas * points * (p * (p + k + 1) + k + 8)
+
+
 def check_record(problem: Problem, replicas: int, points: int) -> None:
     """Refuse a result that does not fit the memory: all overlaps of every replica at every save point."""
     p, k = problem.p, problem.k
-    need = 8 * COPIES * replicas * (p * (p + k + 1) + k + 8)
+    need = bytes_of_record(problem, replicas, 1)
     fitting = int(available_memory() // need)
     if points > fitting:
         raise InvalidInput(

@@ -11,7 +11,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.files import write_whole
 from twolayer.data import save
-from twolayer.data.summary import finite
+from twolayer.data.summary import explained, finite
 from twolayer.description import Status
 from twolayer.plots import overlaps, risk, save_figure, sweep
 from twolayer.sweeps import failures
@@ -176,6 +176,7 @@ def _words(title: str, summary: dict[str, Any], datasets: dict[str, "xr.Dataset"
     ]
     paragraphs = [
         f"# {title}",
+        *([f"**Verdict: {explained(outcome)}.**"] if (outcome := summary["outcome"]) != "single" else []),
         summary["verdict"],
         *(f"Caution: {sentence}" for sentence in summary["cautions"]),
         "![excess risk against time](risk.png)",

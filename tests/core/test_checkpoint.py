@@ -2,6 +2,7 @@
 
 import os
 import random
+import socket
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import pytest
 from twolayer.core import checkpoint as module
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import CheckpointWarning, InvalidInput
+from twolayer.core.files import remove_drafts
 
 WHO = {"computation": "this", "jax": "1.0"}
 ARRAYS = {"step": np.asarray(7), "W": np.arange(600.0).reshape(20, 30), "name": np.array("erf")}
@@ -136,11 +138,15 @@ def test_the_file_of_another_computation_or_version_is_not_continued(tmp_path, m
 
 
 def test_drafts_of_killed_processes_are_removed(tmp_path):
+    """Those of this machine: a process of another one that has the number of a dead one here may still be writing."""
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    path = tmp_path / "place.npz"
-    dead, alive = (tmp_path / f".place.npz.{number}.part" for number in (ended.stdout.strip(), os.getppid()))
-    other = tmp_path / f".other.npz.{ended.stdout.strip()}.part"
-    for draft in (dead, alive, other):
+    path, number, here = tmp_path / "place.npz", ended.stdout.strip(), socket.gethostname().replace(".", "-")
+    dead, alive = (tmp_path / f".place.npz.{here}.{process}.0f.part" for process in (number, os.getppid()))
+    elsewhere = tmp_path / f".place.npz.not-{here}.{number}.0f.part"
+    other = tmp_path / f".other.npz.{here}.{number}.0f.part"
+    for draft in (dead, alive, elsewhere, other):
         draft.write_bytes(b"half")
     Checkpoint(path).open(WHO)
-    assert not dead.exists() and alive.exists() and other.exists()
+    assert not dead.exists() and alive.exists() and elsewhere.exists() and other.exists()
+    remove_drafts(tmp_path)
+    assert alive.exists() and elsewhere.exists() and not other.exists()

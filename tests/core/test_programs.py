@@ -165,6 +165,23 @@ def test_a_second_process_compiles_nothing_again(tmp_path):
     assert run(tmp_path) == (misses, 0, risk)
 
 
+def test_programs_are_kept_and_nothing_is_reported_where_jax_is_imported_first(tmp_path):
+    program = """
+import jax
+import jax.numpy as jnp
+import twolayer as tl
+from twolayer.core.programs import keep
+keep()
+seen = []
+jax.monitoring.register_event_listener(lambda event, **_: seen.append(event))
+value = float(jax.jit(lambda x: jnp.exp(x) + 1.0)(2.0))
+print(seen.count("/jax/compilation_cache/cache_hits"), seen.count("/jax/compilation_cache/cache_misses"), value)
+"""
+    hits, misses, value = end(start(program, tmp_path))
+    assert hits == "0" and int(misses) > 0
+    assert end(start(program, tmp_path)) == [misses, "0", value]
+
+
 @pytest.mark.slow
 def test_no_cache_where_it_is_off_or_cannot_be(tmp_path):
     missing = tmp_path / "file"
@@ -222,3 +239,10 @@ def test_native_code_is_kept_and_made_again_where_it_is_damaged(tmp_path):
         path.write_bytes(path.read_bytes()[:100])
     assert end(start(NATIVE, tmp_path)) == first and not files()
     assert end(start(NATIVE, tmp_path)) == first and set(files()) == set(kept)
+
+
+def test_an_option_that_this_compiler_does_not_know_is_left_out():
+    """XLA refuses options of other versions; those that it knows stay."""
+    level = ("xla_backend_optimization_level", 0)
+    assert programs._known((level, ("xla_option_of_another_version", True))) == dict([level])
+    assert programs._known((("xla_option_of_another_version", True),)) == {}

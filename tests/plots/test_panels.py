@@ -25,6 +25,12 @@ def test_panels_share_colours_and_the_common_legend(tmp_path):
     assert all(path.stat().st_size > 1000 for path in save_figure(figure, tmp_path / "figure"))
 
 
+def test_every_panel_may_have_its_own_legend():
+    figure = panels([Panel("x", "y", [Series("theory", X, X)]) for _ in range(2)], has_common_legend=False)
+    assert not figure.legends
+    assert all([text.get_text() for text in ax.get_legend().get_texts()] == ["theory"] for ax in figure.axes)
+
+
 def test_bad_panels_are_refused():
     with pytest.raises(InvalidInput, match="`shown`"):
         panels([])

@@ -1,5 +1,7 @@
 """Figures show the numbers of their datasets, in every shape a result can have."""
 
+import json
+
 import numpy as np
 import pytest
 import xarray as xr
@@ -93,6 +95,23 @@ def test_risk_shows_the_median_excess_risk_without_time_zero(tree, name):
     np.testing.assert_allclose(curve.get_ydata(), np.median(dataset.excess_risk.values, axis=0)[1:], rtol=1e-14)
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert r"\mathcal{R}-\Delta/2" in ax.get_ylabel()
+
+
+@pytest.mark.parametrize(
+    ("problem", "phases"),
+    [
+        ({"loss": {"kind": "Logistic"}}, []),
+        ({"loss": {"kind": "Square"}, "noise": {"kind": "Flips", "probability": 0.1}}, []),
+        ({"loss": {"kind": "Square"}}, [{"kind": "SGD"}, {"kind": "Task", "loss": {"kind": "Huber"}, "noise": None}]),
+    ],
+)
+def test_risk_names_no_variance_where_the_floor_is_another(tree, problem, phases):
+    dataset = tree["SaadSolla"].to_dataset()
+    asked = json.loads(dataset.attrs["spec"])
+    asked["problem"] |= problem
+    asked["training"]["phases"] = phases
+    dataset.attrs["spec"] = json.dumps(asked)
+    assert plots.risk(dataset).axes[0].get_ylabel() == "excess risk"
 
 
 def test_risk_band_spans_the_quantiles_of_the_simulation(tree):

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.ask import Ask
 from twolayer.cli import main
 from twolayer.cli.answer import telling_warnings
-from twolayer.verbs import cautions
+from twolayer.core import remembered
+from twolayer.verbs import cautions, duration
 
+evolving = importlib.import_module("twolayer.verbs.evolve")  # the package's names are the functions
 explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
 
 
@@ -19,9 +22,9 @@ def phase_retrieval(d=200, p=1):
     return tl.Problem(tl.PhaseRetrieval(), tl.Student(p, "square"), tl.Gaussian(d))
 
 
-def erf_on_erf(d=200):
+def erf_on_erf(d=200, spectrum=None):
     """One erf unit learns another."""
-    return tl.Problem(tl.Committee(1, "erf"), tl.Student(1, "erf"), tl.Gaussian(d))
+    return tl.Problem(tl.Committee(1, "erf"), tl.Student(1, "erf"), tl.Gaussian(d, spectrum=spectrum))
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def test_a_limit_of_small_steps_warns_of_large_and_few_ones(told):
     data = tl.evolve(erf_on_erf(), tl.SGD(1000.0), tl.SaadSolla(), until=40.0, save=3, throw=False)
     assert data.step.values[-1] == 8
     scatter, few = told()
-    assert "sqrt(gamma / (p d)) = 2.2 is above 1" in scatter and "covers 8 steps in all" in few
+    assert "sqrt(gamma/(p d)) = 2.2 is above 1" in scatter and "covers 8 steps in all" in few
     assert data.attrs["cautions"].splitlines() == [scatter, few]
 
 
@@ -115,8 +118,57 @@ def test_a_long_run_is_told_once_from_what_was_seen(monkeypatch, told):
     assert len(told()) == 1
 
 
+def test_a_long_run_is_told_before_it_begins_and_once(monkeypatch, told):
+    """Native code at a known speed; what was foretold is not told again from the first seconds."""
+    monkeypatch.setattr(duration, "_speed", lambda: 1.0)
+    problem, training = phase_retrieval(d=10**5), tl.SGD(0.05)
+
+    def interrupted(*arguments):
+        assert len(told()) == 1, "it is told before"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evolving, "follow", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tl.evolve(problem, training, "DirectSGD", until=5.0, replicas=4)
+    (sentence,) = told()
+    assert sentence.startswith("`DirectSGD` takes about ") and "hours here, to an order of magnitude" in sentence
+    both = duration.foreseen([tl.DirectSGD(), tl.OverlapSGD()], problem, training, Ask(until=5.0, replicas=4))
+    assert "(`DirectSGD` " in both[0] and ", `OverlapSGD` " in both[0]
+    assert duration.foreseen([tl.DirectSGD()], phase_retrieval(), training, Ask(until=5.0, replicas=4)) == ()
+    forecast = cautions.Forecast(tl.DirectSGD(), None, is_told=True)
+    seconds = iter(range(1000))
+    monkeypatch.setattr(cautions.time, "monotonic", lambda: float(next(seconds)))
+    for n in range(101):
+        forecast(n / 100)
+    assert len(told()) == 1
+
+
+def test_what_explain_measured_is_known_before_a_run(monkeypatch):
+    """Averages that nobody has measured count nothing; those of another problem are other ones."""
+    monkeypatch.setattr(remembered, "_here", {})
+    monkeypatch.setattr(remembered, "keep", lambda: None)
+    monkeypatch.setattr(duration, "_speed", lambda: 1.0)
+    problem, training, ask = phase_retrieval(), tl.SGD(0.05), Ask(until=1000.0, replicas=10)
+    measured = duration.Averages(1e9, 2, True, 1e8, 1e6)
+    assert duration.foreseen([tl.SaadSolla()], problem, training, ask) == ()
+    duration.remember_averages(problem, training, measured)
+    assert duration.recalled(phase_retrieval(d=500), training) == measured
+    assert duration.recalled(phase_retrieval(p=2), training) == duration.Averages()
+    assert "`SaadSolla` takes about " in duration.foreseen([tl.SaadSolla()], problem, training, ask)[0]
+
+
 @pytest.mark.parametrize(
-    "seconds, words", [(61.0, "a minute"), (100.0, "2 minutes"), (7300.0, "2 hours"), (4e5, "4.6 days")]
+    "seconds, words",
+    [
+        (0.2, "less than a second"),
+        (3.4, "3 s"),
+        (37.0, "40 s"),
+        (55.0, "a minute"),
+        (61.0, "a minute"),
+        (100.0, "2 minutes"),
+        (7300.0, "2 hours"),
+        (4e5, "4.6 days"),
+    ],
 )
 def test_times_in_words(seconds, words):
     assert cautions.in_words(seconds) == words
@@ -161,3 +213,15 @@ def test_commands_tell_each_warning_once_and_quiet_ones_no_caution(quiet, lines,
         cautions.tell(["One.", "One."])
         warnings.warn("Something else.", RuntimeWarning, stacklevel=1)
     assert capsys.readouterr().err.splitlines() == [*lines, "twolayer: Something else."]
+
+
+def test_the_leading_direction_of_a_power_law_never_reaches_the_limit():
+    """Its eigenvalue grows with d, so that gamma c_1/(p d) does not fall: a caution at any d, none for flat spectra."""
+    for d in (300, 10**6):
+        steep = erf_on_erf(d, tl.PowerLaw(1.5))
+        (sentence,) = cautions.of_limit(tl.SaadSolla(), steep, tl.SGD(1.0), 10**6)
+        assert "c_1" in sentence and sentence.endswith(".")
+        assert cautions.of_limit(tl.SaadSolla(), steep, tl.SGD(0.01), 10**6) == ()
+        assert "sqrt(gamma c_1/(p d))" in tl.SaadSolla().applies(steep, tl.SGD(1.0)).statement
+    flat = erf_on_erf(300, [(1.5, 0.5), (0.5, 0.5)])
+    assert cautions.of_limit(tl.SaadSolla(), flat, tl.SGD(1.0), 10**6) == ()

@@ -1,7 +1,11 @@
-"""The time of a run as `explain` estimates it: it follows what is asked, and no run is made or compiled for it."""
+"""Time and memory of a run as `explain` estimates them: they follow what is asked, and nothing is run for them."""
 
+import ctypes
+import gc
+import importlib
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +13,9 @@ import twolayer as tl
 from twolayer.ask import Ask
 from twolayer.cli import main
 from twolayer.verbs import duration
+from twolayer.verbs.memory import needed
 
+explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
 TRAINING = tl.SGD(0.05)
 STEPS = 20.0 * 100 / 0.05  # until time 20
@@ -29,11 +35,13 @@ def times(**asked):
     return {name: row.seconds for name, row in rows(**asked).items() if row.applies}
 
 
-def test_every_description_that_applies_has_a_time_and_no_other():
+def test_every_description_that_applies_has_a_time_and_a_memory_and_no_other():
     for training in (TRAINING, tl.SGD(0.05, reuse=tl.Reused(2.0))):
         for row in tl.explain(PROBLEM, training).descriptions:
             assert (row.seconds is not None) == row.applies, row
+            assert (row.memory is not None) == row.applies, row
             assert row.seconds is None or 0.0 < row.seconds < 1e6, row
+            assert row.memory is None or 0.0 < row.memory < 1e10, row
 
 
 def test_times_follow_what_is_asked():
@@ -69,12 +77,43 @@ def test_a_simulation_of_the_weights_costs_nanoseconds_for_each_number():
 def test_times_are_shown_in_words():
     text = str(tl.explain(PROBLEM, TRAINING, replicas=16))
     assert "orders of magnitude for this machine, until = 20 with 16 replicas, without compiling" in text
-    assert "under a minute" in text and "about" not in text.split("Times are")[0]
+    table = text.split("Times and memory")[0]
+    assert "less than a second" in table and "less than 10 MB" in table and "minute" not in table
     explanation = tl.explain(PROBLEM, TRAINING, Ask(until=1e5, replicas=10**4))
-    assert "DirectSGD    yes      exact at finite d                       about " in str(explanation)
+    line = next(line for line in str(explanation).splitlines() if line.startswith("DirectSGD"))
+    assert "exact at finite d" in line and "about " in line and " days " in line
     assert "until = 100000 with 10000 replicas" in explanation._repr_html_()
     assert float(explanation.to_dataset().seconds.sel(description="DirectSGD")) > 3600.0
+    assert float(explanation.to_dataset().memory.sel(description="DirectSGD")) > 1e7
     assert "Times" in str(tl.explain(PROBLEM, TRAINING))
+
+
+def test_memory_follows_what_is_kept_at_once():
+    def memory(description, problem, training=TRAINING, **asked):
+        averages = duration.Averages(1e4, 3, False, 1e4, 1e5)
+        return needed(description, problem, training, Ask(**asked), averages)
+
+    def of_dimension(d):
+        return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d))
+
+    # Weights grow with d, and a replica in another group waits for the first ones; overlaps do not know d.
+    assert memory(tl.DirectSGD(), of_dimension(10**7)) > 8 * 2 * 10**7
+    assert memory(tl.DirectSGD(), of_dimension(10**7)) < 8 * 20 * 10**7
+    assert memory(tl.OverlapSGD(), of_dimension(10**7)) == memory(tl.OverlapSGD(), of_dimension(10**3))
+    # A fixed set of 2 d samples is held as a whole.
+    fixed = tl.SGD(0.05, reuse=tl.Reused(2.0))
+    assert memory(tl.DirectSGD(), of_dimension(4000), fixed) > 8 * 2 * 4000**2
+    # The result holds every replica at every save point.
+    few, many = (memory(tl.OverlapSGD(), PROBLEM, replicas=n) for n in (10**3, 10**5))
+    assert 50 * few < many < 100 * few
+    particles = [memory(tl.MeanField(particles=n), PROBLEM) for n in (1000, 4000)]
+    assert particles[1] > 10 * particles[0] > 10 * 8 * 1000**2
+
+
+def test_memory_that_is_not_there_is_shown_beside_what_is(monkeypatch):
+    monkeypatch.setattr(explaining.machine, "available_memory", lambda: 3e9)
+    text = str(tl.explain(PROBLEM, TRAINING, replicas=10**6, save=1000))
+    assert "GB of 3 GB" in text and "GB of 3 GB" not in str(tl.explain(PROBLEM, TRAINING))
 
 
 def test_options_of_a_description_count():
@@ -184,4 +223,39 @@ def test_the_order_of_magnitude_is_right(description, asked):
     tl.evolve(problem, training, description, **asked)
     taken = time.process_time() - began
     print(f"{name}: {told:.2g} s estimated, {taken:.2g} s taken")
+    assert taken / 10 < told < 10 * taken
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "description, training, d, asked",
+    [
+        (tl.DirectSGD(backend="xla"), tl.SGD(0.5), 100_000, {"until": 0.0002, "replicas": 32}),
+        (tl.DirectSGD(backend="xla"), tl.SGD(0.5, batch_size=2000, reuse=tl.Reused(2.0)), 2000, {"until": 0.5}),
+        (tl.OverlapSGD(), tl.SGD(0.5), 200, {"until": 0.2, "save": 100, "replicas": 20_000}),
+        (tl.SDE(backend="xla"), tl.SGD(0.5), 200, {"until": 0.5, "save": 10, "replicas": 4000}),
+        (tl.DMFT(samples=2**18), tl.SGD(0.5, batch_size=400, reuse=tl.Reused(2.0)), 200, {"until": 4.0}),
+    ],
+)
+def test_the_order_of_magnitude_of_memory_is_right(description, training, d, asked):
+    """The peak of a second run, whose programs are compiled, over what the process holds before it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("the system does not say what a process holds")
+
+    def held(name):
+        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(d))
+    asked = {"save": 3} | asked
+    explanation = tl.explain(problem, training, descriptions=[description], **asked)
+    (told,) = (row.memory for row in explanation.descriptions if row.description == type(description).__name__)
+    tl.evolve(problem, training, description, throw=False, **asked)
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = held("VmRSS")
+    tl.evolve(problem, training, description, throw=False, **asked)
+    taken = held("VmHWM") - before
+    print(f"{type(description).__name__}: {told / 1e6:.3g} MB estimated, {taken / 1e6:.3g} MB taken")
     assert taken / 10 < told < 10 * taken

@@ -10,7 +10,10 @@ import pytest
 import twolayer as tl
 from tests.verbs.exit_times import REPLICAS, error_of, measured_sample, notes, one, predicted, setting
 from twolayer.analyses import exit_time as module_function
-from twolayer.analyses.escape.exit_time import ExitTime
+from twolayer.analyses.escape.exit_time import PREDICTORS, ExitTime, predictor_of
+from twolayer.analyses.escape.from_ode import FromODE
+from twolayer.analyses.escape.from_plateau import FromPlateau
+from twolayer.analyses.escape.from_saddle import FromSaddle
 from twolayer.analyses.escape.result import estimates, judge, plain
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
@@ -153,6 +156,18 @@ def test_other_problems_have_the_ode_and_the_measurement():
     assert data["annealed"] is None and data["steps"]["quenched"] is None and data["ode"] == ode
 
 
+@pytest.mark.slow
+def test_the_ode_exits_below_the_largest_threshold_and_not_above():
+    """Eight neurons at the optimal rate come back; the level is that of a parabola through three of 512 points."""
+    problem, training = setting(8, 1000, 0.0)
+    asked = {"replicas": 0, "starts": 1, "until": 8.0}
+    result = tl.exit_time(problem, training, threshold=0.05, **asked)
+    largest, error = (float(result[f"largest_threshold{suffix}"][0]) for suffix in ("", "_error"))
+    assert 0.05 < largest < 0.1 and 0.0 < error < 1e-3 * largest
+    below, above = (tl.exit_time(problem, training, threshold=x * largest, **asked).ode for x in (0.999, 1.001))
+    assert np.isfinite(below.values[0]) and np.isnan(above.values[0])
+
+
 def test_a_given_start_has_one_solution():
     start = tl.GivenOverlaps([[1.0]], [[0.1]])
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(1000), start=start)
@@ -164,7 +179,7 @@ def test_a_given_start_has_one_solution():
 
 def test_without_an_ode_there_is_a_reason():
     problem, _ = setting(1, 1000, 0.0)
-    training = tl.SGD(0.02, constraint=tl.Sphere(), method=tl.SignDescent())
+    training = tl.SGD(0.02, constraint=tl.Sphere(), method=tl.Adam())
     result = tl.exit_time(problem, training, replicas=0, starts=REPLICAS)
     assert "predicted" not in result and "ode" not in result and result.attrs["outcome"] == "undecided"
     assert any(note.startswith("No ODE") and "rotations" in note for note in notes(result))
@@ -239,3 +254,19 @@ def test_the_formulas_know_what_they_are_about(words, changes):
 
 def test_it_is_public():
     assert tl.exit_time is module_function
+
+
+def test_the_first_theory_that_applies_is_asked():
+    """And there is always one, which may have nothing to say."""
+    retrieval = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(300))
+    committee = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(300))
+    sphere = tl.SGD(0.05, constraint=tl.Sphere())
+    schedule = tl.Schedule([sphere, tl.SGD(0.01, constraint=tl.Sphere())], switches=[1.0])
+    asked = {
+        FromSaddle: [(retrieval, sphere)],
+        FromPlateau: [(retrieval, tl.SGD(0.05)), (retrieval, tl.SGD(0.05, layers=tl.Both(), constraint=tl.Sphere()))],
+        FromODE: [(committee, sphere), (retrieval, schedule), (retrieval, tl.SGD(0.05, momentum=0.5))],
+    }
+    for kind, settings in asked.items():
+        assert [type(predictor_of(*setting)) for setting in settings] == [kind] * len(settings)
+    assert all(PREDICTORS[-1].applies(*setting) for settings in asked.values() for setting in settings)

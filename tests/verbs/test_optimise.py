@@ -21,7 +21,11 @@ def test_phase_retrieval_finds_the_closed_optimum(tmp_path):
         return time_to_overlap(m0, m1, gamma, noise) / gamma
 
     exact = minimize_scalar(samples, bounds=(0.01, 0.15), method="bounded", options={"xatol": 1e-10})
-    optimum = tl.optimise(problem, training, risk_threshold=2 * (1 - m1**2))
+    told = []
+    optimum = tl.optimise(problem, training, risk_threshold=2 * (1 - m1**2), progress=lambda *both: told.append(both))
+    search = [fraction for name, fraction in told if name == "one learning rate"]
+    assert search[0] == 0.0 and search[-1] == 1.0 and search == sorted(search) and len(set(search)) > 3
+    assert told[-1] == ("errors", 1.0)
     np.testing.assert_allclose(float(optimum.value), exact["fun"], rtol=1e-7)
     assert abs(float(optimum.value) - exact["fun"]) < float(optimum.value_error) < 1e-5 * exact["fun"]
     np.testing.assert_allclose(optimum.rate.values[0], exact["x"], rtol=1e-4)  # a minimum is flat
@@ -76,6 +80,8 @@ def test_what_cannot_be_optimised_is_refused():
     with pytest.raises(tl.InvalidInput, match="Exactly one"):
         tl.optimise(problem, training)
     with pytest.raises(tl.NotApplicable, match="rotations"):
+        tl.optimise(problem, tl.SGD(0.05, method=tl.Adam()), samples=1e6)
+    with pytest.raises(tl.NotApplicable, match="differentiates averages"):
         tl.optimise(problem, tl.SGD(0.05, method=tl.SignDescent()), samples=1e6)
     with pytest.raises(tl.InvalidInput, match="what `optimise` returned, but is a SGD"):
         tl.best_training(training)

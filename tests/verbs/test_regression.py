@@ -58,7 +58,7 @@ def test_sgd_on_the_second_layer_ends_at_the_fit_without_penalty(activation):
     assert fit.excess_risk.values[0, -1] < 0.9 * fit.excess_risk.values[0, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_averages_of_the_features_are_those_of_many_samples():
     system = problem(p=3, activation="relu")
     with double():
@@ -74,7 +74,7 @@ def test_averages_of_the_features_are_those_of_many_samples():
 SETTINGS = [(2, "erf", 2, 0.5, 0.0), (4, "relu", 1, 0.0, 0.01), (3, "erf", 3, 0.2, 0.1)]
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 def test_simulations_fit_what_the_theory_does(number):
     """Both simulations have one law; their mean is the fit on the population, up to order p/n and 5 standard errors."""
     p, activation, k, noise, penalty = SETTINGS[number]
@@ -120,7 +120,7 @@ def test_fits_along_a_trajectory_are_those_of_schedules():
     assert np.all(risk[:, 0] > risk[:, 2]) and np.all(error < 1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_fit_uses_the_program_of_the_phase_before(caplog):
     """The risk of both phases has the same programs, one for each kind of variants; they take seconds to compile."""
     system = tl.Problem(tl.MultiIndex("z1 + z1*z2", k=2), tl.Student(4, "gelu", "gaussian"), tl.Gaussian(50))
@@ -144,7 +144,13 @@ def test_a_phase_that_begins_with_large_output_weights_has_not_diverged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("description", [tl.DirectSGD(), tl.OverlapSGD()], ids=["direct", "overlap"])
+@pytest.mark.parametrize(
+    "description",
+    [
+        pytest.param(tl.DirectSGD(), id="direct"),
+        pytest.param(tl.OverlapSGD(), id="overlap", marks=pytest.mark.long),
+    ],
+)
 def test_layer_wise_training_follows_the_batch_map(description):
     """Two giant steps on the first layer from random signs, then the fit; the mean of 32 runs is shifted by O(p/d)."""
     system = problem(4, "erf", d=500, second_layer="rademacher")
@@ -159,6 +165,7 @@ def test_layer_wise_training_follows_the_batch_map(description):
     assert theory[:, 2].mean() < 0.95 * theory[:, 1].mean()
 
 
+@pytest.mark.slow
 def test_a_fit_after_a_fixed_set_is_on_fresh_samples():
     system = problem(d=40)
     training = tl.Schedule([tl.SGD(0.5, reuse=tl.Reused(2.0)), tl.RidgeRegression(0.1, samples=500)], [0.5])

@@ -9,4 +9,6 @@ from twolayer.analyses.lazy.ntk import ntk as ntk
 from twolayer.analyses.learnable.learn import learn as learn
 from twolayer.analyses.rates.optimise import best_training as best_training
 from twolayer.analyses.rates.optimise import optimise as optimise
+from twolayer.analyses.scaling.fit import scaling as scaling
 from twolayer.analyses.scatter.fluctuations import fluctuations as fluctuations
+from twolayer.analyses.tasks.forgetting import forgetting as forgetting

@@ -26,7 +26,12 @@ class TwolayerError(Exception):
 
 
 class InvalidInput(TwolayerError, ValueError):
-    """An input cannot be used; nothing has been computed or written."""
+    """An input cannot be used; nothing has been computed or written.
+
+    ``position`` is the place of the mistake in a text that the user wrote, counted from 0, where it is known.
+    """
+
+    position: int | None = None
 
 
 class NotApplicable(InvalidInput):

@@ -7,6 +7,7 @@ a failure inside a library that was writing.
 import contextlib
 import glob
 import os
+import socket
 import threading
 import uuid
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ def write_whole(path: Path, content: bytes) -> Path:
     sees a partial file, and of several concurrent writers the last one wins.
     """
     with held():
-        draft = path.with_name(f"{_beginning(path)}{os.getpid()}.{uuid.uuid4().hex}.part")
+        draft = path.with_name(f"{_beginning(path)}{_host()}.{os.getpid()}.{uuid.uuid4().hex}.part")
         _drafts.add(draft)
         try:
             with draft.open("xb") as file:
@@ -43,16 +44,24 @@ def write_whole(path: Path, content: bytes) -> Path:
 
 
 def _beginning(path: Path) -> str:
-    """Return the prefix of the names of a file's drafts; the number of the writing process follows it."""
+    """Return the prefix of the names of a file's drafts; the host and the number of the writing process follow it."""
     return f".{path.name[:40]}."
 
 
+def _host() -> str:
+    """The name of this machine as a part of a file's name."""
+    return socket.gethostname().translate({ord(character): "-" for character in "./\\"})
+
+
 def remove_drafts(path: Path) -> None:
-    """Remove drafts of ``path`` that killed processes left; drafts of running processes stay."""
-    beginning = _beginning(path)
-    for draft in path.parent.glob(f"{glob.escape(beginning)}*.part"):
-        process = draft.name.removeprefix(beginning).split(".")[0]
-        if process.isdecimal() and not _is_running(int(process)):
+    """Remove drafts of ``path``, or of all files of a folder, that killed processes of this machine left.
+
+    Drafts of running processes stay, and so do those of other machines, whose processes we cannot see.
+    """
+    folder, beginning = (path, ".") if path.is_dir() else (path.parent, _beginning(path))
+    for draft in folder.glob(f"{glob.escape(beginning)}*.part"):
+        *_, host, process, _, _ = ["", "", *draft.name.split(".")]
+        if host == _host() and process.isdecimal() and not _is_running(int(process)):
             draft.unlink(missing_ok=True)
 
 

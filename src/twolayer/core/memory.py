@@ -9,10 +9,18 @@ from twolayer.core.errors import InvalidInput
 # Bytes assumed when the system does not say how much memory it has.
 UNKNOWN = 8 * 2**30
 
+_most: int | None = None
+
+
+def restrict(size: int | None) -> None:
+    """Let this process count on so many bytes at most, whatever the machine has; None for no such limit."""
+    global _most
+    _most = size
+
 
 def available_memory() -> int:
-    """Return the bytes that this process can still allocate without paging, within the limit of its control group."""
-    return max(min(_of_the_machine(), _of_the_group()), 0)
+    """Return the bytes that this process can still allocate without paging, within the limits set for it."""
+    return max(min(_of_the_machine(), _of_the_group(), 2**62 if _most is None else _most), 0)
 
 
 def in_words(size: float | int) -> str:

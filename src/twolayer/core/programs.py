@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk, so that the second process that needs one does not compile it again.
+"""Programs that run once are compiled in haste, and all are kept on disk, so that a second process compiles none.
 
 JAX has a cache for this, but it writes an entry in place and never again: a process that reads while another one writes
 would see half an entry, and a process that is killed while it writes would leave half an entry for good. So every
@@ -9,23 +9,65 @@ it ends: a link appears whole or not at all. What a killed process had finished 
 import atexit
 import contextlib
 import hashlib
+import importlib
 import os
 import platform
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
+# With these options XLA compiles in half of the time, to programs that take several times longer; not every version of
+# it knows all of them.
+HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+# Random numbers of one row, such as a replica, that such a program draws in less time than it saves, for many rows.
+FEW = 1e4
 # Bytes; the oldest entries go, since programs that have changed are never asked for again.
 LIMIT = 2**30
 # Seconds after which folders are removed: those of processes of other machines that share the disk, and those for
 # versions and processors that nobody has used.
 FORGOTTEN, UNUSED = 7 * 86400.0, 90 * 86400.0
+# Levels below which XLA writes no messages: what JAX sets when it is imported, and the one without errors.
+LEVEL_OF_JAX, FATAL = "1", "3"
 # The sizes of shared entries, one line each: one that has another size is damaged.
 INDEX = "sizes"
+
+
+def compiled_for(function: Callable[..., Any], numbers: int) -> Callable[..., Any]:
+    """Return the compiled function for one call that draws so many numbers for a row: in haste if they are few.
+
+    It does not depend on how many rows there are, since their numbers must not.
+    """
+    import jax
+
+    return _compiled(function, numbers <= FEW and jax.default_backend() == "cpu")
+
+
+@cache
+def _compiled(function: Callable[..., Any], in_haste: bool) -> Callable[..., Any]:
+    import equinox as eqx
+
+    options: dict[str, Any] = {"compiler_options": _known(tuple(HASTE.items()))} if in_haste else {}
+    return eqx.filter_jit(function, **options)
+
+
+@cache
+def _known(options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
+    """Return those of the options that this version of XLA knows, by compiling an empty program with them."""
+    import jax
+
+    try:
+        jax.jit(lambda: (), compiler_options=dict(options)).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        if "No such compile option" not in str(error):
+            raise
+        several = len(options) > 1
+        return {name: value for option in options for name, value in _known((option,)).items()} if several else {}
+    return dict(options)
 
 
 def cache_folder() -> Path:
@@ -180,8 +222,7 @@ def keep() -> ProgramCache | None:
     """Keep the programs of this process in the user's cache folder, unless the environment says otherwise.
 
     ``TWOLAYER_CACHE=off`` keeps none, and ``TWOLAYER_CACHE=FOLDER`` keeps them there. A cache that the user has given
-    to JAX stays. None are kept where XLA would report every one that it reads as an error: it does so unless
-    TF_CPP_MIN_LOG_LEVEL is 3 before JAX is imported, which importing this package first takes care of.
+    to JAX stays. None are kept where XLA would report every one that it reads as an error (see `_is_silent`).
     """
     with _lock:
         return _kept()
@@ -196,11 +237,7 @@ def _kept() -> ProgramCache | None:
 
     stated = os.environ.get("TWOLAYER_CACHE", "")
     is_off = stated.lower() in ("off", "0", "no", "false")
-    if (
-        is_off
-        or getattr(jax.config, "jax_compilation_cache_dir", None)
-        or os.environ.get("TF_CPP_MIN_LOG_LEVEL") != "3"
-    ):
+    if is_off or getattr(jax.config, "jax_compilation_cache_dir", None) or not _is_silent():
         return None
     try:
         folder = Path(stated or cache_folder() / "programs").expanduser()
@@ -215,3 +252,19 @@ def _kept() -> ProgramCache | None:
         return None
     atexit.register(cache.close)
     return cache
+
+
+def _is_silent() -> bool:
+    """Let XLA not report every program that it reads from disk as an error; whether that could be done.
+
+    It reads TF_CPP_MIN_LOG_LEVEL when JAX is imported, which is 3 if this package was imported first, and 1 if JAX was.
+    Another level is the user's wish. The level can be set later where jaxlib has a function for it.
+    """
+    level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", LEVEL_OF_JAX)
+    if level == LEVEL_OF_JAX:
+        try:
+            utils = importlib.import_module("jaxlib.utils")
+            utils.absl_set_min_log_level(int(FATAL))
+        except (ImportError, AttributeError):
+            return False
+    return level in (LEVEL_OF_JAX, FATAL)

@@ -18,5 +18,7 @@ from twolayer.plots.series import Rule as Rule
 from twolayer.plots.series import Series as Series
 from twolayer.plots.staircase import staircase as staircase
 from twolayer.plots.sweeps import sweep as sweep
+from twolayer.plots.tasks import tasks as tasks
 from twolayer.plots.trajectories import overlaps as overlaps
 from twolayer.plots.trajectories import risk as risk
+from twolayer.plots.view import View as View

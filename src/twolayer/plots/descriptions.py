@@ -65,11 +65,25 @@ class ShownDescription(NamedTuple):
         """How many samples over d go by in one unit of time; None when nothing was sampled or d is not recorded."""
         if not self.time.size:
             return None
-        inputs = json.loads(self.dataset.attrs["spec"]).get("problem", {}).get("inputs", {})
-        d = inputs.get("d") or len((inputs.get("X") or [[]])[0])
-        d = float(self.dataset.d) if "d" in self.dataset.coords else d  # results of several d share one specification
+        d = self.d
         time, samples = float(self.time[-1]), float(self.dataset.samples.values[-1])
         return samples / (d * time) if d and time > 0 and samples > 0 else None
+
+    @property
+    def d(self) -> float:
+        """The input dimension; 0 where it is not recorded."""
+        if "d" in self.dataset.coords:  # results of several d share one specification
+            return float(self.dataset.d)
+        inputs = json.loads(self.dataset.attrs["spec"]).get("problem", {}).get("inputs", {})
+        return float(inputs.get("d") or len((inputs.get("X") or [[]])[0]))
+
+    @property
+    def has_variance_floor(self) -> bool:
+        """Whether the least risk is half a variance: quadratic losses and additive noise, in all phases."""
+        asked = json.loads(self.dataset.attrs["spec"])
+        parts = [asked.get("problem", {}), *asked.get("training", {}).get("phases", [])]
+        losses = {loss["kind"] for part in parts if (loss := part.get("loss"))}
+        return losses <= {"Square", "Correlation"} and not any(isinstance(part.get("noise"), dict) for part in parts)
 
     def one_replica(self, values: np.ndarray, replica: int) -> np.ndarray:
         """The values of one replica, NaN if it was not finished; a single replica stands for all."""
@@ -173,10 +187,17 @@ def parts(dataset: xr.Dataset, dim: str | None) -> dict[str, xr.Dataset]:
     pieces: dict[str, xr.Dataset] = {}
     for number in range(dataset.sizes[dim]):
         value = dataset[dim].values[number] if dim in dataset.coords else number
-        written = f"{value:g}" if np.issubdtype(np.asarray(value).dtype, np.number) else str(value)
-        label = f"${SYMBOLS[dim]}={written}$" if dim in SYMBOLS else f"{dim.replace('_', ' ')} {written}"
-        pieces[label] = _unpadded(dataset.isel({dim: [number] if dim == "replica" else number}))
+        pieces[value_label(dim, value)] = _unpadded(dataset.isel({dim: [number] if dim == "replica" else number}))
     return pieces
+
+
+def value_label(dim: str, value: object) -> str:
+    """A value of a dimension in the words of a legend or a title."""
+    kind = np.asarray(value).dtype.kind
+    written = f"{value:g}" if kind in "iuf" else str(value)
+    if kind in "iu" and int(float(written)) != value:  # large numbers that six digits do not tell apart
+        written = str(value)
+    return f"${SYMBOLS[dim]}={written}$" if dim in SYMBOLS else f"{dim.replace('_', ' ')} {written}"
 
 
 def _unpadded(dataset: xr.Dataset) -> xr.Dataset:

@@ -9,9 +9,10 @@ from twolayer.analyses.escape.result import KIND, estimates, sample_of
 from twolayer.analyses.escape.sample import Sample
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.data.schema import check_kind
-from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole
+from twolayer.plots.cells import cells_of, is_sweep
+from twolayer.plots.panels import Panel, Place, draw, is_whole, side_by_side
 from twolayer.plots.series import Drawable, Rule, Series
-from twolayer.plots.style import COLUMN, LINESTYLES
+from twolayer.plots.style import LINESTYLES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -35,17 +36,28 @@ AXES = {
 SYMBOLS = {"p": "p", "d": "d", "noise": r"\Delta", "learning_rate": r"\gamma", "threshold": "T"}
 
 
-def exit_law(result: "xr.Dataset", title: str | None = None, *, ax: Place | None = None) -> Place:
+def exit_law(
+    result: "xr.Dataset",
+    title: str | None = None,
+    *,
+    hue: str | None = None,
+    col: str | None = None,
+    ax: Place | None = None,
+) -> Place:
     r"""Draw the law of the exit time: how many runs, and how many starts of the ODE, have exited by a time.
 
     Parameters
     ----------
     result
-        What `twolayer.exit_time` returned.
+        What `twolayer.exit_time` returned, or a sweep of it.
     title
         Written above the figure; formulas stand between dollars.
+    hue, col
+        Axes of the sweep: a colour for each value of the one, without the vertical lines; a column of panels for each
+        value of the other.
     ax
-        Where to draw, if not in a figure of its own: axes, or a `matplotlib.figure.SubFigure`.
+        Where to draw, if not in a figure of its own: axes, several axes for as many columns, or a
+        `matplotlib.figure.SubFigure`.
 
     Returns
     -------
@@ -55,30 +67,22 @@ def exit_law(result: "xr.Dataset", title: str | None = None, *, ax: Place | None
     Vertical lines: means, by formula, by the ODE (with the band of its model error) and as measured (with the band of
     two standard errors); the measured median where runs are censored and half have exited.
     """
-    check_kind(result, KIND, "exit_time")
-    measured, ode = sample_of(result), sample_of(result, "ode")
-    limits = _time_limits(result)
-    end = max(limits[1], *(sample.exited.max(initial=0.0) for sample in (measured, ode) if sample is not None), 0.0)
-    unit = result.attrs.get("steps_per_time")
-    panel = Panel(
-        r"exit time  $t$",
-        "fraction that has exited",
-        [*_laws(measured, ode, end), *_means(result, measured)],
-        xlim=limits,
-        ylim=(0.0, 1.02),
-        top=None if unit is None else ("steps", unit),
-        legend="below",
-        title=_numbers(title, [result], ax),
-    )
-    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), title, ax)
+    columns = cells_of(result, KIND, "exit_time", col, hue)
+    if is_sweep(result):
+        columns = {
+            value: {name: _without_gaps(cell) for name, cell in cells.items()} for value, cells in columns.items()
+        }
+    row = [_law_panel(value, cells, title, ax) for value, cells in columns.items()]
+    return draw(side_by_side([row], (HEIGHT,), "y"), title, ax)
 
 
 def exit_scan(
-    results: Sequence["xr.Dataset"],
+    results: "xr.Dataset | Sequence[xr.Dataset]",
     axis: str,
     title: str | None = None,
     ratio: bool = False,
     *,
+    col: str | None = None,
     ax: Place | None = None,
 ) -> Place:
     r"""Draw the steps to the exit against one number that changes between results.
@@ -86,15 +90,19 @@ def exit_scan(
     Parameters
     ----------
     results
-        What `twolayer.exit_time` returned, several times.
+        What `twolayer.exit_time` returned, several times; or a sweep of it.
     axis
         ``"d"``, ``"p"``, ``"learning_rate"`` or ``"threshold"``.
     title
         Written above the figure; formulas stand between dollars.
     ratio
         Show measured over predicted, one set of points for each prediction, in place of the steps themselves.
+    col
+        A further axis of the sweep: a column of panels for each of its values. There is no ``hue``, since colours tell
+        the predictions apart.
     ax
-        Where to draw, if not in a figure of its own: axes, or a `matplotlib.figure.SubFigure`.
+        Where to draw, if not in a figure of its own: axes, several axes for as many columns, or a
+        `matplotlib.figure.SubFigure`.
 
     Returns
     -------
@@ -107,48 +115,76 @@ def exit_scan(
     """
     if axis not in AXES:
         raise InvalidInput(f"Argument `axis` must be one of {', '.join(map(repr, AXES))}, but is {shown(axis)}.")
-    results = [check_kind(result, KIND, "exit_time", "results") for result in results]
-    if len(results) < 2:
-        raise InvalidInput("Argument `results` must be a list of at least two results of `exit_time`.")
-    if any("steps_per_time" not in result.attrs for result in results):
-        raise InvalidInput("Argument `results` must be about one method each, but a schedule has no steps per time.")
-    results = sorted(results, key=lambda result: result.attrs[axis])
-    x = np.array([result.attrs[axis] for result in results], dtype=float)
-    over = x if axis == "d" and not ratio else np.ones_like(x)
-    series = _ratios(results, x) if ratio else _steps(results, x, over)
-    marks = _marked_rates(results[0], x) if axis == "learning_rate" else []
-    is_logarithmic = axis in ("d", "p", "threshold")
-    panel = Panel(
-        AXES[axis],
-        "measured / predicted" if ratio else r"steps to the exit$\,/\,d$" if axis == "d" else "steps to the exit",
-        [*series, *_left_out(results, x), *marks],
-        log=("x" if is_logarithmic else "") + ("" if ratio or axis == "d" else "y"),
-        xlim=_margins(x, is_logarithmic),
-        xticks=x if axis == "p" else None,
-        legend="below",
-        title=_numbers(title, results, ax),
-    )
-    return draw(Sheet([panel], 1, COLUMN, (HEIGHT,)), title, ax)
+    if is_sweep(results):
+        cells = cells_of(results, KIND, "exit_time", col, axis, hue_name="axis")
+        columns = {value: list(members.values()) for value, members in cells.items()}
+    elif col is not None:
+        raise InvalidInput("Argument `col` names an axis of a sweep, but `results` is a list of single ones.")
+    else:
+        listed = results if isinstance(results, Sequence) else [results]
+        columns = {"": [check_kind(result, KIND, "exit_time", "results") for result in listed]}
+    row = [_scan_panel(value, members, axis, ratio, title, ax) for value, members in columns.items()]
+    return draw(side_by_side([row], (HEIGHT,), "y"), title, ax)
 
 
 # -------------------------------------------------------------------------------------------------------- law
 
 
-def _laws(measured: Sample | None, ode: Sample | None, end: float) -> list[Drawable]:
+def _law_panel(value: str, cells: dict[str, "xr.Dataset"], title: str | None, ax: Any) -> Panel:
+    """The laws of one result with its means, or of several in colours of their own."""
+    results = list(cells.values())
+    samples = [(sample_of(result), sample_of(result, "ode")) for result in results]
+    ends = [_time_limits(result) for result in results]
+    limits = min(low for low, _ in ends), max(high for _, high in ends)
+    exits = [sample.exited.max(initial=0.0) for pair in samples for sample in pair if sample is not None]
+    end = max(limits[1], *exits, 0.0)
+    units = {result.attrs.get("steps_per_time") for result in results}
+    unit = units.pop() if len(units) == 1 else None
+    if len(results) > 1 or "" not in cells:
+        pairs = enumerate(zip(cells, samples, strict=True))
+        series = [part for color, (name, pair) in pairs for part in _laws(*pair, end, (color, color), f"{name}, ")]
+    else:
+        series = [*_laws(*samples[0], end), *_means(results[0], samples[0][0])]
+    return Panel(
+        r"exit time  $t$",
+        "fraction that has exited",
+        series,
+        xlim=limits,
+        ylim=(0.0, 1.02),
+        top=None if unit is None else ("steps", unit),
+        legend="below",
+        title=value or _numbers(title, results, ax),
+        name=value,
+    )
+
+
+def _without_gaps(cell: "xr.Dataset") -> "xr.Dataset":
+    """A cell of a sweep without the starts that only others have: where there is a mean, all starts have exited."""
+    mean = estimates(cell).get("ode")
+    is_whole = "ode" not in cell or mean is None or not np.isfinite(mean.value)
+    return cell if is_whole else cell.isel(start=cell.ode.notnull().values)
+
+
+def _laws(
+    measured: Sample | None, ode: Sample | None, end: float, colors: tuple[int, int] = (0, 1), words: str = ""
+) -> list[Drawable]:
     """The distribution of the measured times, with its band, and that of the ODE."""
     series: list[Drawable] = []
     if measured is not None:
         times, fraction = _distribution(measured.times, end)
         margin = np.sqrt(np.log(2.0 / 0.05) / (2.0 * measured.size))
         band = np.clip([fraction - margin, fraction + margin], 0.0, 1.0)
-        series.append(Series(f"measured: {measured.size} runs", times, fraction, band=band, kind="steps", color=0))
+        label = f"{words}measured: {measured.size} runs"
+        series.append(Series(label, times, fraction, band=band, kind="steps", color=colors[0]))
         if measured.is_censored:
-            label = f"censored: {measured.size - measured.exited.size} runs"
+            label = f"{words}censored: {measured.size - measured.exited.size} runs"
             cross = {"marker": "+", "ms": 7, "mew": 1.2, "zorder": 5}
-            series.append(Series(label, [measured.until], [measured.share], kind="points", color=0, look=cross))
+            series.append(Series(label, [measured.until], [measured.share], kind="points", color=colors[0], look=cross))
     if ode is not None and ode.size > 1:
         times, fraction = _distribution(ode.times, end)
-        series.append(Series(f"ODE: {ode.size} starts", times, fraction, kind="steps", color=1, look={"lw": 0.9}))
+        dashed = int(colors[0] == colors[1])
+        label = f"{words}ODE: {ode.size} starts"
+        series.append(Series(label, times, fraction, kind="steps", color=colors[1], dashed=dashed, look={"lw": 0.9}))
     return series
 
 
@@ -196,6 +232,33 @@ def _time_limits(result: "xr.Dataset") -> tuple[float, float]:
 
 
 # ------------------------------------------------------------------------------------------------------ scans
+
+
+def _scan_panel(
+    value: str, results: Sequence["xr.Dataset"], axis: str, ratio: bool, title: str | None, ax: Any
+) -> Panel:
+    """The steps of several results, or the ratios of measured and predicted ones, against one number."""
+    if len(results) < 2:
+        raise InvalidInput("Argument `results` must be a list of at least two results of `exit_time`.")
+    if any("steps_per_time" not in result.attrs for result in results):
+        raise InvalidInput("Argument `results` must be about one method each, but a schedule has no steps per time.")
+    results = sorted(results, key=lambda result: result.attrs[axis])
+    x = np.array([result.attrs[axis] for result in results], dtype=float)
+    over = x if axis == "d" and not ratio else np.ones_like(x)
+    series = _ratios(results, x) if ratio else _steps(results, x, over)
+    marks = _marked_rates(results[0], x) if axis == "learning_rate" else []
+    is_logarithmic = axis in ("d", "p", "threshold")
+    return Panel(
+        AXES[axis],
+        "measured / predicted" if ratio else r"steps to the exit$\,/\,d$" if axis == "d" else "steps to the exit",
+        [*series, *_left_out(results, x), *marks],
+        log=("x" if is_logarithmic else "") + ("" if ratio or axis == "d" else "y"),
+        xlim=_margins(x, is_logarithmic),
+        xticks=x if axis == "p" else None,
+        legend="below",
+        title=value or _numbers(title, results, ax),
+        name=value,
+    )
 
 
 def _steps(results: Sequence["xr.Dataset"], x: np.ndarray, over: np.ndarray) -> list[Drawable]:

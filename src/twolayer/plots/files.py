@@ -13,6 +13,7 @@ from twolayer.plots.style import style
 
 # Left out of the files: the program's version and the date, so that the same numbers give the same file.
 METADATA = {"png": {"Software": None}, "pdf": {"Creator": None, "Producer": None, "CreationDate": None}}
+OTHERS = {"svg": {"Creator": None, "Date": None}}  # formats that are made when asked for
 
 
 def save_figure(figure: Figure, path_without_suffix: str | Path) -> list[Path]:
@@ -30,12 +31,17 @@ def save_figure(figure: Figure, path_without_suffix: str | Path) -> list[Path]:
     The two paths.
     """
     paths: list[Path] = []
-    for suffix, metadata in METADATA.items():
-        content = io.BytesIO()
-        with style(), _quiet_fonts():
-            figure.savefig(content, format=suffix, dpi=200, metadata=metadata)
-        paths.append(write_whole(Path(f"{path_without_suffix}.{suffix}"), content.getvalue()))
+    for suffix in METADATA:
+        paths.append(write_whole(Path(f"{path_without_suffix}.{suffix}"), as_file(figure, suffix)))
     return paths
+
+
+def as_file(figure: Figure, suffix: str) -> bytes:
+    """The content of the file of a figure, as ``png`` (200 dots per inch), ``pdf`` or ``svg``."""
+    content = io.BytesIO()
+    with style(), _quiet_fonts():
+        figure.savefig(content, format=suffix, dpi=200, metadata=(METADATA | OTHERS)[suffix])
+    return content.getvalue()
 
 
 @contextmanager

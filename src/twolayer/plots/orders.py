@@ -35,7 +35,8 @@ def convergence(
     Parameters
     ----------
     panels
-        For each panel its title and the label of its horizontal axis, and the distances shown in it.
+        For each panel its title and the label of its horizontal axis, and the distances shown in it, which colours tell
+        apart: these take the place of ``hue`` and ``col``, since distances are plain numbers without dimensions.
     title
         Written above the figure; formulas stand between dollars.
     ax

@@ -172,7 +172,13 @@ def side_by_side(rows: Sequence[Sequence[Panel]], heights: Sequence[float], shar
     return Sheet(shown, across, COLUMN if across == 1 else PAGE, heights, shared)
 
 
-def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, ax: Place | None = None) -> Place:
+def panels(
+    shown: Sequence[Panel],
+    title: str | None = None,
+    columns: int = 3,
+    ax: Place | None = None,
+    has_common_legend: bool = True,
+) -> Place:
     """Panels side by side, each with its legend; what several panels have in common stands below all of them.
 
     Parameters
@@ -186,6 +192,8 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, a
     ax
         Where to draw, if not in a figure of its own: axes for the first panel, several axes for as many panels, a
         mapping from names of panels to axes, or a `matplotlib.figure.SubFigure` for all of them.
+    has_common_legend
+        Whether labels that panels have in common stand in one legend below all of them; otherwise in that of each.
 
     Returns
     -------
@@ -194,7 +202,8 @@ def panels(shown: Sequence[Panel], title: str | None = None, columns: int = 3, a
     """
     if not shown or not all(isinstance(panel, Panel) for panel in shown):
         raise InvalidInput("Argument `shown` must be a list of `Panel`.")
-    return draw(Sheet(shown, min(columns, len(shown))), title, ax)
+    sheet = Sheet(shown, min(columns, len(shown)), has_common_legend=has_common_legend)
+    return draw(sheet, title, ax)
 
 
 def is_whole(ax: object) -> bool:

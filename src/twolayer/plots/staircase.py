@@ -58,7 +58,8 @@ def staircase(result: "xr.Dataset | Learnability", title: str | None = None, *, 
     ax
         Where to draw, if not in a figure of its own: axes for the staircase, two axes for the staircase and the
         measured escape, a mapping from the names of panels ("stages", "escape") to axes, or a
-        `matplotlib.figure.SubFigure`.
+        `matplotlib.figure.SubFigure`. There is no ``hue`` or ``col``: stages of another target have other names and
+        numbers, so that each target has axes of its own.
 
     Returns
     -------

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, shown
 from twolayer.description import Status
 from twolayer.plots.descriptions import Facet, Result, ShownDescription, facets, quantiles
 from twolayer.plots.deviations import VARIABLES, deviation_panel, has_deviation, largest_deviation_panel
 from twolayer.plots.panels import Panel, Place, Sheet, draw, side_by_side
 from twolayer.plots.series import Drawable, Series
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE, PALETTE, RISK_LABEL, TIME_LABEL
+from twolayer.plots.view import View
 
 MAX_DIRECTIONS = 6  # panels of M; more would not fit a page
 MARKERS_PER_CURVE = 30
@@ -25,9 +26,15 @@ FINITE = 1e100  # a quantile above this touches a diverged replica
 
 
 def risk(
-    result: Result, title: str | None = None, *, hue: str | None = None, col: str | None = None, ax: Place | None = None
+    result: Result,
+    title: str | None = None,
+    *,
+    hue: str | None = None,
+    col: str | None = None,
+    view: View | None = None,
+    ax: Place | None = None,
 ) -> Place:
-    r"""The excess risk :math:`\mathcal{R} - \Delta/2` against time, and how far theory is from simulation.
+    r"""The excess risk (:math:`\mathcal{R} - \Delta/2` for the square loss), and how far theory is from simulation.
 
     Parameters
     ----------
@@ -39,6 +46,8 @@ def risk(
     hue, col
         Dimensions of the result: a colour for each value of the one, a column of panels for each value of the other.
         ``hue="replica"`` shows every run by itself.
+    view
+        Another unit or scale, a part of the axis, or theories of other settings beside, for results of one training.
     ax
         Where to draw, if not in a figure of its own: axes for the risk alone, two axes for the risk and the deviation,
         a mapping from the names of panels ("risk", "deviation") to axes, or a `matplotlib.figure.SubFigure`.
@@ -59,6 +68,7 @@ def risk(
     rows = [[_risk_panel(facet, everyone, shared) for facet in columns]]
     if judged:
         rows.append([deviation_panel(facet, judged, shared) for facet in columns])
+    rows = _viewed(rows, everyone, view)
     return draw(side_by_side(rows, (2.4, 1.1) if judged else (2.5,)), title, ax)
 
 
@@ -69,6 +79,7 @@ def overlaps(
     *,
     hue: str | None = None,
     col: str | None = None,
+    view: View | None = None,
     ax: Place | None = None,
 ) -> Place:
     r"""The overlaps :math:`M` and :math:`Q_{ii}` (and the second layer where it moves) against time.
@@ -90,6 +101,8 @@ def overlaps(
     hue, col
         Dimensions of the result: a colour for each value of the one, shared by all neurons; a column of panels for each
         value of the other.
+    view
+        Another unit or scale, or a part of the axis, for results of one training.
     ax
         Where to draw, if not in a figure of its own: axes for the first panel, several axes for as many panels, a
         mapping from the names of panels ("M0", "M1", ..., "Q", "a", "deviation") to axes, or a
@@ -125,6 +138,7 @@ def overlaps(
     if judged and "replica" not in (hue, col):
         last = [largest_deviation_panel(facet, judged, shared) for facet in columns]
         rows.append([replace(panel, ylim=(0.0, max(other.ylim[1] for other in last))) for panel in last])
+    rows = _viewed(rows, everyone, view)
     if col is not None:
         return draw(side_by_side(rows, (1.75,)), title, ax)
     number = len(rows)
@@ -135,6 +149,17 @@ def overlaps(
 
 
 # ------------------------------------------------------------------------------------------------------- axes
+
+
+def _viewed(rows: list[list[Panel]], everyone: Sequence[ShownDescription], view: View | None) -> list[list[Panel]]:
+    """Rows of panels as a view asks for them."""
+    if view is None:
+        return rows
+    if not isinstance(view, View):
+        raise InvalidInput(f"Argument `view` must be a View, but is {shown(view)}.")
+    if everyone[0].is_colored or any(len(row) > 1 for row in rows):
+        raise InvalidInput("Argument `view` is for results of one training, without `hue` and `col`.")
+    return [[panel] for panel in view.of([row[0] for row in rows], everyone[0])]
 
 
 def _time_axis(everyone: Sequence[ShownDescription]) -> dict[str, Any]:
@@ -236,7 +261,8 @@ def _risk_panel(facet: Facet, everyone: Sequence[ShownDescription], shared: dict
         series.append(Series(label, [], [], kind="points", color=DARK_GREY, look=CROSS))
     axis = shared | {"log": shared["log"] + "y", "ylim": limits, "top": _samples_axis(facet)}
     name = f"risk {facet.value}".strip()
-    return Panel(ylabel=RISK_LABEL, series=series, title=facet.value, legend="figure", name=name, **axis)
+    label = RISK_LABEL if all(description.has_variance_floor for description in everyone) else "excess risk"
+    return Panel(ylabel=label, series=series, title=facet.value, legend="figure", name=name, **axis)
 
 
 def _risk_curve(description: ShownDescription, limits: tuple[float, float] | None, runs: str) -> tuple[Series, str]:

@@ -33,7 +33,7 @@ MAX_NUMBERS = 10_000
 def encode(value: object) -> JSON:
     """Return a module, container or number as plain data that JSON can represent."""
     if isinstance(value, eqx.Module):
-        fields = [field for field in dataclasses.fields(value) if field.init]
+        fields = [field for field in dataclasses.fields(value) if field.init and _is_written(value, field)]
         return {"kind": type(value).__name__} | {field.name: encode(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
         return {str(key): encode(item) for key, item in value.items()}
@@ -55,6 +55,14 @@ def encode(value: object) -> JSON:
         name = f"{getattr(value, '__module__', '?')}.{getattr(value, '__qualname__', repr(value))}"
         return {"kind": "callable", "name": name, "code": _fingerprint(value)}
     raise InvalidInput(f"A value of type {type(value).__name__} cannot be part of a specification.")
+
+
+def _is_written(module: eqx.Module, field: Any) -> bool:
+    """Whether a field is part of a specification: always, unless it is one that counts only where it is given."""
+    if not field.metadata.get("only_when_given"):
+        return True
+    value = getattr(module, field.name)
+    return not (value is field.default or (isinstance(value, str) and value == field.default))
 
 
 def _fingerprint(function: Any, outer: tuple[Any, ...] = ()) -> str:
@@ -228,6 +236,8 @@ def _decode_field(value: Any, hint: Any, path: str) -> Any:
     if isinstance(value, str) and parse is not None:
         with _at(path):
             return parse(value)
+    if isinstance(value, str) and str in typing.get_args(hint):  # text means more than a name here
+        return value
     if isinstance(value, list):
         return tuple(_decode_field(item, hint, f"{path}[{index}]") for index, item in enumerate(value))
     if isinstance(value, str | dict):
@@ -257,4 +267,5 @@ class _at:
         if isinstance(error, InvalidInput) and self.path and not getattr(error, "has_path", False):
             located = type(error)(f"`{self.path}`: {error}")
             located.has_path = True  # pyright: ignore[reportAttributeAccessIssue]
+            located.position = error.position
             raise located from None

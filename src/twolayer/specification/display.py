@@ -22,7 +22,7 @@ def as_text(value: object, indent: int = 0) -> str:
     if not is_shown_here(value):
         return _plain(value, indent)
     name = type(value).__name__
-    fields = [(field.name, getattr(value, field.name)) for field in _fields(value) if not _is_default(value, field)]
+    fields = [(field.name, getattr(value, field.name)) for field in _fields(value) if not is_default(value, field)]
     line = f"{name}({', '.join(f'{field}={as_text(item)}' for field, item in fields)})"
     if "\n" not in line and indent + len(line) <= WIDTH:
         return line
@@ -54,7 +54,8 @@ def _fields(value: Any) -> list[Any]:
     return [field for field in dataclasses.fields(value) if field.init]
 
 
-def _is_default(value: Any, field: Any) -> bool:
+def is_default(value: object, field: "dataclasses.Field[Any]") -> bool:
+    """Whether a field of a module has its default."""
     parameter = inspect.signature(type(value).__init__).parameters.get(field.name)
     defaults = [field.default] if parameter is None else [field.default, parameter.default]
     if field.default_factory is not dataclasses.MISSING:

@@ -23,6 +23,10 @@ MAX_COUNT = 2**53
 # Larger weights are mistakes, and their powers would leave the range of double precision.
 MAX_LENGTH = 1e6
 
+# Metadata of a field that came after the first specifications: it is written only where it is not the default, so that
+# the hash of a specification without it stays what it was.
+ONLY_WHEN_GIVEN = {"only_when_given": True}
+
 T = TypeVar("T")
 
 
@@ -117,6 +121,14 @@ def array(name: str, ndim: int, optional: bool = False, largest: float = math.in
         return value
 
     return convert
+
+
+def dimensions(value: object) -> int:
+    """The number of dimensions of an array or of nested lists; one for lists of unequal length, which are no array."""
+    try:
+        return np.ndim(value)  # pyright: ignore[reportArgumentType]
+    except ValueError:
+        return 1
 
 
 def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Fewer steps than these are no continuous time: one of them moves the weights by more than 5% of the way.
 FEW_STEPS = 20
+# A sample that moves the weights by more than this part of the way, along the directions of the largest eigenvalue.
+STEEP = 0.05
 # Numerical errors above this part of what they belong to are told.
 LARGE_ERROR = 0.01
 # Seconds of work that are told before they are spent, and seconds of it from which they are estimated.
@@ -30,11 +32,17 @@ def of_limit(
     if not description.is_continuous:
         return ()
     name, sentences = type(description).__name__, []
-    scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+    scatter, formula = problem.scatter(training.learning_rate), problem.scatter_formula
     if scatter > 1.0:
         sentences.append(
-            f"`{name}` is a limit of small steps, but sqrt(gamma / (p d)) = {scatter:.2g} is above 1: what it predicts "
+            f"`{name}` is a limit of small steps, but {formula} = {scatter:.2g} is above 1: what it predicts "
             f"may be far from training at d = {problem.d}."
+        )
+    elif not problem.is_isotropic and scatter**2 > STEEP:
+        sentences.append(
+            f"`{name}` is a limit in which one sample moves the weights little, but along the directions of the "
+            f"largest eigenvalue c_1 it moves them by a part gamma c_1/(p d) = {scatter**2:.2g}: single runs scatter "
+            "around what it predicts there, and their mean may differ."
         )
     if steps is not None and steps < FEW_STEPS:
         sentences.append(
@@ -85,11 +93,13 @@ class Forecast:
     piece of work is done, in which programs are compiled, does not count.
     """
 
-    def __init__(self, description: AbstractDescription, progress: Callable[[float], None] | None):
+    def __init__(
+        self, description: AbstractDescription, progress: Callable[[float], None] | None, is_told: bool = False
+    ):
         self.name, self.progress = type(description).__name__, progress
         self.first: tuple[float, float] | None = None
         self.pieces = 0
-        self.is_told = False
+        self.is_told = is_told
 
     def __call__(self, fraction: float) -> None:
         now = time.monotonic()
@@ -107,7 +117,11 @@ class Forecast:
 
 
 def in_words(seconds: float) -> str:
-    """A time in the unit that fits it."""
+    """A time in the unit that fits it, below a minute to one digit."""
+    if seconds < 1.0:
+        return "less than a second"
+    if seconds < 0.9 * LONG:
+        return f"{float(f'{seconds:.1g}'):g} s"
     for unit, size in (("years", 3.15e7), ("days", 86400.0), ("hours", 3600.0)):
         if seconds >= 2.0 * size:
             return f"{seconds / size:.2g} {unit}"

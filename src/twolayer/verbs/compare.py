@@ -16,6 +16,9 @@ from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance
+from twolayer.verbs import cautions
+from twolayer.verbs.duration import foreseen
+from twolayer.verbs.equivalence import NO_CONTROL, equivalence
 from twolayer.verbs.evolve import Interrupted, check_ended, run
 from twolayer.verbs.phases import require
 from twolayer.verbs.progress import Progress, named_progress, shows_progress
@@ -47,6 +50,11 @@ def compare(
 
     over R replicas. All are saved on one time axis: where any description goes in steps, at the steps nearest to the
     times asked, at which limit theories are evaluated as well; where none does, at the very times asked.
+
+    On a data set (`Samples` with target directions) `DirectSGD` is the judge, and the other descriptions follow the
+    Gaussian equivalent of the data. A simulation of the equivalent beside it, ``DirectSGD(equivalent=True)`` or
+    `OverlapSGD`, is a control: the verdict then says how far the equivalent carries (attributes ``equivalence``,
+    ``equivalence_distance``, ``equivalence_error``, ``equivalence_begins``), and compares theories with it, too.
 
     Parameters
     ----------
@@ -80,7 +88,7 @@ def compare(
         raise InvalidInput(
             "Argument `stop_at_threshold` is for `evolve`: a comparison follows every description to the end."
         )
-    named = dict(zip(_names(members), members, strict=True))
+    named = dict(zip(names_of(members), members, strict=True))
     exactness = {name: require(member, problem, training).exactness for name, member in named.items()}
     results: dict[str, xr.Dataset] = {}
     interrupted = False
@@ -88,20 +96,23 @@ def compare(
     in_steps = any(not member.is_continuous for member in members)
     with double(), interrupts.deferred():
         spec = RunSpec(problem, training, members, asked)
-        plan = make_plan(problem, training, asked, in_steps)
+        plan = make_plan(problem, training, asked, in_steps)  # what makes no sense is refused first
+        foretold = foreseen(_waiting(named, folder), problem, training, asked)
+        cautions.tell(foretold)
         for name, description in named.items():
             place = None if folder is None else folder.part(f"{name}.npz")
             try:
                 interrupts.check()
-                results[name], is_stopped = run(spec, description, plan, named_progress(progress, name), place, name)
+                tell = named_progress(progress, name)
+                results[name], is_stopped = run(spec, description, plan, tell, place, name, bool(foretold))
                 finished = dict(results)
-                interrupts.offer(lambda finished=finished: _judge(spec, finished, exactness))
+                interrupts.offer(lambda finished=finished: judge(spec, finished, exactness))
             except KeyboardInterrupt:
                 is_stopped = True
             if is_stopped:
                 interrupted = True
                 break
-    tree = _judge(spec, results, exactness)
+    tree = judge(spec, results, exactness)
     if interrupted:
         raise Interrupted(tree)
     if folder is not None and not folder.is_part:
@@ -115,7 +126,7 @@ def compare(
     return tree
 
 
-def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
+def names_of(descriptions: Sequence[AbstractDescription]) -> list[str]:
     """Class names, numbered where a class occurs again."""
     names: list[str] = []
     for description in descriptions:
@@ -125,22 +136,34 @@ def _names(descriptions: Sequence[AbstractDescription]) -> list[str]:
     return names
 
 
-def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]) -> "xr.DataTree":
+def _waiting(named: dict[str, AbstractDescription], folder: Checkpoint | None) -> list[AbstractDescription]:
+    """The descriptions of which an earlier call has left no result."""
+    is_kept = {name: folder is not None and folder.part(f"{name}.npz").path.exists() for name in named}
+    return [description for name, description in named.items() if not is_kept[name]]
+
+
+def judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str, Exactness]) -> "xr.DataTree":
+    """The tree of a comparison: every description beside the judge, with deviations, findings and the verdict."""
     import xarray as xr
 
     if not results:
         return xr.DataTree()
     problem = spec.problem
+    followed = dict(zip(names_of(spec.descriptions), spec.descriptions, strict=True))
+    on_data = {name for name in results if problem.has_data and followed[name].follows_data}
     exact = [name for name in results if exactness[name] is Exactness.EXACT]
-    judge = exact[0] if exact else next(iter(results))
-    finite_d = float(np.sqrt(spec.training.learning_rate / (problem.p * problem.d)))
+    chosen = next((name for name in exact if name in on_data), exact[0] if exact else next(iter(results)))
+    controls = [name for name in exact if on_data and name not in on_data]
+    finite_d = f"{problem.scatter_formula} = {problem.scatter(spec.training.learning_rate):.2g}"
     findings: list[Finding] = []
     datasets = dict(results)
     for name, dataset in results.items():
-        if name == judge:
+        if name == chosen:
             continue
-        left, right = _common_replicas(results[judge], dataset)
-        finding, deviations = judge_description(judge, name, left, right, finite_d, problem.d)
+        left, right = _common_replicas(results[chosen], dataset)
+        finding, deviations = judge_description(
+            chosen, name, left, right, finite_d, problem.d, is_limit=name not in controls
+        )
         findings.append(finding)
         verdict = finding.attributes | {"threshold": finding.threshold}
         datasets[name] = dataset.assign(_labelled(dataset, deviations))
@@ -149,11 +172,25 @@ def _judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str,
     first = next(iter(results.values()))
     shared = ("schema", "spec", "spec_hash", "precision", "versions", "device", "seed", "time_axis")
     sentences = [line for dataset in results.values() for line in dataset.attrs.get("cautions", "").splitlines()]
+    verdicts = [finding.sentence for finding in findings] or [f"{chosen} alone: nothing to compare with."]
+    carried: dict[str, str | float] = {}
+    if controls:
+        control = next(finding for finding in findings if finding.description == controls[0])
+        found = equivalence(controls[0], datasets[controls[0]], control)
+        carried = found.attributes
+        verdicts.append(found.sentence)
+        for name in results:
+            if name not in exact:
+                left, right = _common_replicas(results[controls[0]], results[name])
+                verdicts.append(judge_description(controls[0], name, left, right, finite_d, problem.d)[0].sentence)
+    elif on_data:
+        verdicts.append(NO_CONTROL)
     judged = {
         "kind": "comparison",
-        "judge": judge,
+        "judge": chosen,
         "outcome": worst_outcome(finding.outcome for finding in findings),
-        "verdict": " ".join(finding.sentence for finding in findings) or f"{judge} alone: nothing to compare with.",
+        "verdict": " ".join(verdicts),
+        **carried,
     }
     cautions = {"cautions": "\n".join(dict.fromkeys(sentences))} if sentences else {}
     tree.attrs = ordered(judged | cautions | {name: first.attrs[name] for name in shared})

@@ -107,7 +107,7 @@ def _one_method(training: Training) -> SGD:
     at_one_rate = {
         to_json(eqx.tree_at(lambda method: method.learning_rate, phase, methods[0].learning_rate)) for phase in methods
     }
-    if len(at_one_rate) != 1 or len(methods) < len(training.phases):
+    if len(at_one_rate) != 1 or any(not isinstance(phase, SGD) for phase in training.phases):
         raise NotApplicable(
             "Argument `training` must be one method, or a Schedule whose phases differ in the learning rate alone, but "
             "its phases differ in more: derive the equations of each phase, as in "

@@ -7,7 +7,7 @@ are scaled by the speed of the machine at hand. The result is an order of magnit
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, singledispatch
 from typing import Any, NamedTuple
 
@@ -16,18 +16,21 @@ import numpy as np
 
 from twolayer.ask import Ask, Training
 from twolayer.core.machine import cores
+from twolayer.core.remembered import recall, remember
 from twolayer.description import AbstractDescription
 from twolayer.expectation import MOMENTS, Chosen, estimate
-from twolayer.expectation.auto import operations
+from twolayer.expectation.auto import operations, temporary_bytes
 from twolayer.problem import Overlaps, Problem
 from twolayer.simulation import DirectSGD, OverlapSGD
 from twolayer.simulation.direct import GROUP
 from twolayer.simulation.overlap_sgd import MAX_WIDTH
+from twolayer.specification.codec import content_hash
 from twolayer.theory import DMFT, HDMF, SDE, BatchMap, MeanField, SaadSolla
 from twolayer.theory.batch_map import TOGETHER
 from twolayer.theory.reuse.frame import gradients_per_step
 from twolayer.theory.sde import PROBES, TOLERANCE
 from twolayer.training import SGD, RidgeRegression
+from twolayer.verbs.cautions import LONG, in_words
 from twolayer.verbs.phases import answer
 
 # Seconds of one operation on a number, and of one program of XLA on small arrays with all its parts, on a core that
@@ -40,6 +43,8 @@ LANES = 4
 # Steps of an integrator in a unit of time besides those to the save points, and evaluations in each, for averages that
 # are exact, and for those that are known to few digits.
 RATE, STAGES, COARSE_STAGES = 1, 13, 6
+# Steps of a less accurate solution, in units of those of the accurate one.
+LOOSE = 0.6
 # Relative accuracy of averages beyond which they count as coarse.
 COARSE = 1e-6
 # Nodes over cosines between particles, operations of a particle at a node of a rule over the target's fields, solutions
@@ -47,6 +52,8 @@ COARSE = 1e-6
 COSINES, NODE, SOLUTIONS, PASSES = 5, 2.5, 6, 16
 # Operations of all averages at one point below which the risk counts as much as all of them.
 CHEAP = 1e5
+# Under which measured costs of averages are remembered.
+TOPIC = "averages"
 # Seconds that a call from Python may take before it counts as work, and seconds of all timed calls.
 DISPATCH, TRIALS = 2e-2, 0.3
 
@@ -59,18 +66,27 @@ class Averages(NamedTuple):
     is_coarse: bool = False
     # Operations of the risk alone, which simulations compute at the save points of each replica.
     of_risk: float = 0.0
+    # Bytes that one variant holds at one point.
+    memory: float = 0.0
+    # Whether other variants than the first one are solved with fewer steps.
+    judges_first: bool = False
 
     @property
     def of_solutions(self) -> float:
         """Operations at one point for a solution with each variant, and two more that give its numerical error."""
         return self.operations * (self.variants + 2) / self.variants
 
+    @property
+    def trajectories(self) -> float:
+        """Solutions of an ODE with its error, in units of one of full accuracy."""
+        return 1.0 + LOOSE * (self.variants - 1) if self.judges_first else self.variants + 2.0
+
 
 class Size(NamedTuple):
     """The size of a run: what is asked for, and the cost of its averages."""
 
     problem: Problem
-    training: SGD
+    training: Any  # the method, or a fit of the second layer
     time: float
     points: int
     replicas: int
@@ -110,23 +126,97 @@ def seconds(
     """The time that a run would take here, without compiling; None where it is not known."""
     if jax.default_backend() != "cpu":
         return None
-    phases = (training,) if isinstance(training, SGD) else training.phases
-    switches = () if isinstance(training, SGD) else training.switches
-    ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
-    exactness = answer(description, problem, training).exactness
-    replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
     works = [
-        _fit_work(description, problem, phase, replicas, averages)
-        if isinstance(phase, RidgeRegression)
-        else work(description, Size(problem, phase, last - first, len(ask.times()), replicas, averages))
-        for phase, first, last in zip(phases, [0.0, *ends], ends, strict=False)
-        if last > first
+        _fit_work(description, problem, size.training, size.replicas, averages)
+        if isinstance(size.training, RidgeRegression)
+        else work(description, size)
+        for size in sizes(description, problem, training, ask, averages, with_fits=True)
     ]
     known = [part for part in works if part is not None]
     if len(known) < len(works):
         return None
     total = _speed() * sum(part.calls * CALL + part.operations * OPERATION for part in known)
     return total if math.isfinite(total) else None
+
+
+def foreseen(
+    descriptions: Sequence[AbstractDescription], problem: Problem, training: Training, ask: Ask
+) -> tuple[str, ...]:
+    """What to say before a run, or several in a row, that takes longer than a minute; nothing is compiled to know it.
+
+    Where `explain` has not measured the averages of such a problem, here or in another process, they count nothing, so
+    that the time is too short.
+    """
+    averages = recalled(problem, training)
+    times = [seconds(description, problem, training, ask, averages) for description in descriptions]
+    names = [f"`{type(description).__name__}`" for description in descriptions]
+    parts = [(name, time) for name, time in zip(names, times, strict=True) if time is not None]
+    if sum(time for _, time in parts) <= LONG:
+        return ()
+    ends = "to an order of magnitude and without compiling; `explain` says what each description takes."
+    if len(parts) == 1:
+        return (f"{parts[0][0]} takes about {in_words(parts[0][1])} here, {ends}",)
+    each = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
+    return (f"This takes about {in_words(sum(time for _, time in parts))} here ({each}), {ends}",)
+
+
+def kind_of_programs(description: AbstractDescription, problem: Problem, training: Training) -> str:
+    """What runs have in common whose programs take about the same time to compile."""
+    phases = (training,) if isinstance(training, SGD) else training.trainings
+    return f"{type(description).__name__} {_kind(problem)} {[_switches(phase) for phase in phases]}"
+
+
+def recalled(problem: Problem, training: Training) -> Averages:
+    """The cost of the averages of such a problem as it was measured last; nothing where it never was."""
+    known = recall(TOPIC, _kind_of_averages(problem, training))
+    if known is None or len(known) != len(Averages()):
+        return Averages()
+    # Files hold numbers; each field has the type of its default.
+    fields = zip(Averages._fields, Averages(), known, strict=True)
+    numbers: dict[str, Any] = {name: type(usual)(number) for name, usual, number in fields}
+    return Averages(**numbers)
+
+
+def remember_averages(problem: Problem, training: Training, averages: Averages) -> None:
+    """Keep the measured cost of the averages of such a problem, also for other processes."""
+    remember(TOPIC, _kind_of_averages(problem, training), list(averages))
+
+
+def _kind_of_averages(problem: Problem, training: Training) -> str:
+    phases = (training,) if isinstance(training, SGD) else training.trainings
+    return f"{_kind(problem)} {[phase.is_fresh for phase in phases]}"
+
+
+def _kind(problem: Problem) -> str:
+    """What of a problem its averages and its programs depend on, besides numbers such as d."""
+    return content_hash({"target": problem.target, "student": problem.student, "loss": problem.loss})
+
+
+def _switches(phase: SGD | RidgeRegression) -> str:
+    if isinstance(phase, RidgeRegression):
+        return "fit"
+    return f"{phase.is_spherical} {phase.is_fresh} {type(phase.method).__name__} {phase.trains_first}"
+
+
+def sizes(
+    description: AbstractDescription,
+    problem: Problem,
+    training: Training,
+    ask: Ask,
+    averages: Averages,
+    with_fits: bool = False,
+) -> list[Size]:
+    """The size of each phase that a run reaches; fits of the second layer only ``with_fits``."""
+    phases = (training,) if isinstance(training, SGD) else training.trainings
+    switches = () if isinstance(training, SGD) else training.switches
+    ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
+    exactness = answer(description, problem, training).exactness
+    replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
+    return [
+        Size(problem, phase, last - first, len(ask.times()), replicas, averages)
+        for phase, first, last in zip(phases, [0.0, *ends], ends, strict=False)
+        if last > first and (with_fits or isinstance(phase, SGD))
+    ]
 
 
 def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> Averages:
@@ -139,7 +229,9 @@ def measured(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple
     # Tracing another program would take longer than all risks of a run where averages are cheap.
     is_all = total < CHEAP or not counted or len(wanted) == 1
     risk = counted if is_all else variants * operations(chosen, problem, overlaps, ("excess_risk",))
-    return Averages(total, variants, chosen.rtol > COARSE, total * risk / counted if counted else total)
+    held = temporary_bytes(chosen, problem, overlaps, wanted)
+    of_risk = total * risk / counted if counted else total
+    return Averages(total, variants, chosen.rtol > COARSE, of_risk, held, chosen.judges_first)
 
 
 def _shortest(function: Callable[[], Any]) -> float:
@@ -206,10 +298,8 @@ def _(description: OverlapSGD, size: Size) -> Cost:
 
 @work.register
 def _(description: SaadSolla, size: Size) -> Cost:
-    return Cost(
-        size.evaluations * (size.averages.variants + 2),
-        size.evaluations * size.replicas * size.averages.of_solutions,
-    )
+    evaluations, averages = size.evaluations * size.averages.trajectories, size.averages
+    return Cost(evaluations, evaluations * size.replicas * averages.operations / averages.variants)
 
 
 @work.register

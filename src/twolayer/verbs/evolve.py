@@ -1,6 +1,7 @@
 """The verb that checks, runs and labels one description."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from twolayer.ask import Ask, AskFields, RunSpec, Training, check_record, make_plan
-from twolayer.core import interrupts
+from twolayer.core import compiling, interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, takes_these
 from twolayer.core.precision import double
@@ -16,12 +17,15 @@ from twolayer.data import to_dataset
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import ordered
 from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
+from twolayer.verbs.duration import foreseen, kind_of_programs
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
+from twolayer.verbs.predictions import with_predictions
 from twolayer.verbs.progress import Progress, named_progress, shows_progress
+from twolayer.verbs.tasks import floor_along, phases_of, task_risks
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,8 +68,8 @@ def evolve(
         Whether a run that did not reach its end raises `ComputationFailed` (with the result so far) or only says so in
         ``status``.
     progress
-        Called with the name of the description and the fraction done. Without it a bar appears after two seconds on a
-        terminal and in a notebook; False silences it.
+        Called with the name of the description and the fraction done. Without it a bar appears within two seconds on a
+        terminal and in a notebook, also while programs are compiled; False silences it.
     checkpoint
         A file in which the run keeps its place: killed at any moment, the same call goes on from there and ends with
         the same numbers. It is removed at the end. A `Checkpoint` also says how often the place is saved.
@@ -74,7 +78,8 @@ def evolve(
     -------
     A labelled dataset with dimensions replica, time, i, j, r, s. Its attribute ``time_axis`` says where it is saved.
     What speaks against trusting it (a limit of small steps that are not small, few steps, a numerical error above 1%)
-    stands in the attribute ``cautions`` and is warned of (`Caution`), as is a run that takes longer than a minute.
+    stands in the attribute ``cautions`` and is warned of (`Caution`), as is a run that takes longer than a minute:
+    before it begins where its size says so, or after its first seconds.
     """
     check = instance("description", AbstractDescription, "a description such as SaadSolla()")
     member: AbstractDescription = check(description)
@@ -98,13 +103,16 @@ def run(
     progress: Callable[[float], None] | None = None,
     checkpoint: Checkpoint | None = None,
     name: str = "",
+    is_foretold: bool = False,
 ) -> tuple["xr.Dataset", bool]:
     """Run one description of a specification through a plan and label the record; says whether it was interrupted.
 
-    ``name`` tells the descriptions of one specification apart where they keep their places.
+    ``name`` tells the descriptions of one specification apart where they keep their places; ``is_foretold`` says that
+    the user knows already of a run that takes long.
     """
-    problem, training = spec.problem, spec.training
-    applies = require(description, problem, training)
+    training = spec.training
+    applies = require(description, spec.problem, training)
+    problem = description.seen(spec.problem)
     has_one_threshold = plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0
     if not (applies.exactness.is_random or problem.has_random_start) and has_one_threshold:
         plan = first_replica(plan)
@@ -113,18 +121,25 @@ def run(
     own_name = type(description).__name__
     warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
     cautions.tell(warned)
-    forecast = cautions.Forecast(description, progress)
+    is_done = place is not None and place.result is not None
+    foretold = () if is_foretold or is_done else foreseen([description], problem, training, spec.ask)
+    cautions.tell(foretold)
+    forecast = cautions.Forecast(description, progress, is_told=is_foretold or bool(foretold))
 
     def report(fraction: float) -> None:
         interrupts.check()
         forecast(fraction)
 
     plan = dataclasses.replace(plan, progress=report, checkpoint=place)
-    if place is not None and place.result is not None:
+    if is_done:
+        assert place is not None and place.result is not None
         record = Record.from_arrays(place.result)
         plan.progress(1.0)
     else:
-        record = stopped(follow(description, problem, training, plan), plan)
+        with compiling.usual(kind_of_programs(description, problem, training)):
+            record = follow(description, problem, training, plan)
+        others = (record.others or {}) | task_risks(problem, training, plan, record)
+        record = stopped(record._replace(others=others or None), plan)
     if not record.interrupted:
         conclude(checkpoint, place, record)
     in_steps = np.issubdtype(plan.steps.dtype, np.integer)
@@ -137,7 +152,11 @@ def run(
         "engine": record.engine,
         "time_axis": IN_STEPS if in_steps else IN_TIME,
     } | provenance(spec, spec.ask.seed, description.references)
-    dataset = to_dataset(record, plan, np.asarray(samples), float(problem.noise), attributes)
+    phases = phases_of(problem, training, description.is_continuous)
+    attributes |= {"phases": json.dumps(phases)} if phases else {}
+    record = with_predictions(problem, training, plan, record, description.is_continuous)
+    floor = floor_along(problem, training, plan, description.is_continuous)
+    dataset = to_dataset(record, plan, np.asarray(samples), floor, attributes)
     doubts = cautions.of_result(own_name, dataset)
     cautions.tell(doubts)
     if warned or doubts:
@@ -147,7 +166,7 @@ def run(
 
 def first_replica(plan: Plan) -> Plan:
     """The plan for a deterministic description of a deterministic start: all replicas are the same."""
-    starts = Overlaps(plan.starts.Q[:1], plan.starts.M[:1], plan.starts.P, plan.starts.a[:1])
+    starts = plan.starts.replica(slice(1))
     threshold = None if plan.risk_threshold is None else plan.risk_threshold[:1]
     return dataclasses.replace(plan, starts=starts, keys=plan.keys[:1], risk_threshold=threshold)
 

@@ -8,30 +8,37 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from twolayer.ask import Ask, AskFields, Training, first_start
+from twolayer.core import memory as machine
 from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text, html_grid, table
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Exactness
-from twolayer.expectation import choose, estimate
+from twolayer.expectation import MOMENTS, choose, estimate
+from twolayer.expectation.all_fields import noise_fields
 from twolayer.expectation.moments import FORCES
 from twolayer.expectation.recognition import notes_on
 from twolayer.problem import Gaussian, Problem
 from twolayer.specification.fields import instance
 from twolayer.specification.registry import registered
 from twolayer.theory import SaadSolla
-from twolayer.training import SGD, Clock, Phase, RidgeRegression, Schedule
-from twolayer.verbs.cautions import LONG, in_words, of_limit, of_moments
-from twolayer.verbs.duration import Averages, measured, seconds
+from twolayer.training import SGD, Clock, RidgeRegression, Schedule
+from twolayer.verbs.cautions import in_words, of_limit, of_moments
+from twolayer.verbs.duration import Averages, measured, remember_averages, seconds
+from twolayer.verbs.memory import needed
 from twolayer.verbs.phases import answer
 
 if TYPE_CHECKING:
     import xarray as xr
 
 
+# Bytes below which memory is not told apart.
+SMALL = 1e7
+
+
 class DescriptionRow(NamedTuple):
-    """One description: whether it applies, how exactly, its statement or reason, what speaks for caution, its time."""
+    """One description: whether it applies, how exactly, its statement or reason, what speaks for caution, its cost."""
 
     description: str
     applies: bool
@@ -39,6 +46,7 @@ class DescriptionRow(NamedTuple):
     statement: str
     cautions: tuple[str, ...] = ()
     seconds: float | None = None  # a rough estimate; None where it does not apply or the time is not known
+    memory: float | None = None  # bytes besides those that every process takes, as rough; None as above
 
 
 class MomentRow(NamedTuple):
@@ -85,14 +93,17 @@ class Explanation(NamedTuple):
 
     @property
     def _descriptions(self) -> tuple[list[str], list[list[str]]]:
-        rows = [[row.description, _answer(row), row.exactness, _time(row), row.statement] for row in self.descriptions]
-        return ["description", "applies", "exactness", "time", "statement or reason"], rows
+        rows = [
+            [row.description, _answer(row), row.exactness, _time(row), _room(row), row.statement]
+            for row in self.descriptions
+        ]
+        return ["description", "applies", "exactness", "time", "memory", "statement or reason"], rows
 
     @property
     def _times(self) -> str:
         number = self.ask.replicas
         return (
-            f"Times are orders of magnitude for this machine, until = {self.ask.until:g} with {number} "
+            f"Times and memory are orders of magnitude for this machine, until = {self.ask.until:g} with {number} "
             f"replica{'s' * (number != 1)}, without compiling."
         )
 
@@ -122,7 +133,7 @@ class Explanation(NamedTuple):
 
     def to_dataset(self) -> "xr.Dataset":
         """The same as a labelled dataset, which is what `twolayer.save` writes and `twolayer.load` gives back."""
-        types = {"applies": bool, "fields": int, "error": float, "seconds": float}
+        types = {"applies": bool, "fields": int, "error": float, "seconds": float, "memory": float}
 
         def column(name: str, dimension: str) -> np.ndarray:
             rows = self.descriptions if dimension == "description" else self.moments
@@ -149,6 +160,7 @@ EXPLANATION = add_kind(
             "exactness": Variable(("description",), "limit that a description takes"),
             "statement": Variable(("description",), "how exactly a description holds, or why it does not apply"),
             "seconds": Variable(("description",), "rough estimate of the time of a run on this machine", "s"),
+            "memory": Variable(("description",), "rough estimate of the memory of a run on this machine", "B"),
             "fields": Variable(("moment",), "number of Gaussian fields that a moment contains"),
             "engine": Variable(("moment",), "engine that computes a moment"),
             "error": Variable(("moment",), "bound on the numerical error of a moment at the start"),
@@ -170,7 +182,17 @@ def _answer(row: DescriptionRow) -> str:
 def _time(row: DescriptionRow) -> str:
     if row.seconds is None:
         return "not known" if row.applies else ""
-    return "under a minute" if row.seconds < LONG else f"about {in_words(row.seconds)}"
+    return in_words(row.seconds) if row.seconds < 1.0 else f"about {in_words(row.seconds)}"
+
+
+def _room(row: DescriptionRow) -> str:
+    """The memory of a run in words, to one digit, and whether that is more than there is."""
+    if row.memory is None:
+        return "not known" if row.applies else ""
+    if row.memory < SMALL:
+        return f"less than {machine.in_words(SMALL)}"
+    words, there = f"about {machine.in_words(float(f'{row.memory:.1g}'))}", machine.available_memory()
+    return words if row.memory < there else f"{words} of {machine.in_words(there)}"
 
 
 @takes_these
@@ -182,7 +204,7 @@ def explain(
     descriptions: Sequence[AbstractDescription | str] = (),
     **fields: Unpack[AskFields],
 ) -> Explanation:
-    """Say which descriptions apply to the problem and training, how long each takes, and who computes the averages.
+    """Say which descriptions apply to the problem and training, what each takes, and who computes the averages.
 
     Parameters
     ----------
@@ -191,15 +213,16 @@ def explain(
     training
         How the weights move: an `SGD`, or a `Schedule`, to which a description applies if it covers every phase.
     ask
-        What would be asked of a run, or its fields as keywords, as in `evolve`: times are estimated for it.
+        What would be asked of a run, or its fields as keywords, as in `evolve`; times and memory are estimated for it.
     descriptions
         Descriptions with options of their own; all others are explained with their defaults.
 
     Returns
     -------
     An explanation that shows itself as tables; ``descriptions`` and ``moments`` hold their rows, ``cautions`` what
-    speaks against trusting an answer. The time of a run (``seconds`` of a row) is an order of magnitude: nothing of it
-    is compiled to know it. `twolayer.save` and `twolayer.summary` take an explanation like any result.
+    speaks against trusting an answer. The time of a run and its memory (``seconds`` and ``memory`` of a row, without
+    compiling) are orders of magnitude: nothing of it is compiled to know them. `twolayer.save` and `twolayer.summary`
+    take an explanation like any result.
     """
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
@@ -208,41 +231,45 @@ def explain(
     asked, is_asked = Ask.of(ask, fields), ask is not None or bool(fields)
     with np.errstate(over="ignore"):
         steps = int(training.clock(problem).steps(asked.until)) if is_asked else None
-    moments, averages = _moments(problem, training) if isinstance(problem.inputs, Gaussian) else ((), Averages())
+    seen = problem.equivalent  # averages are taken on Gaussian inputs
+    moments, averages = _moments(seen, training) if isinstance(seen.inputs, Gaussian) else ((), Averages())
     warned_of = {row.moment: row.caution for row in moments if row.caution}
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
         member = given.get(cls) or cls()
         applies = answer(member, problem, training)
         warned = of_limit(member, problem, training, steps) if applies.ok else ()
-        time = seconds(member, problem, training, asked, averages) if applies.ok else None
-        row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, time)
+        cost = [of(member, problem, training, asked, averages) for of in (seconds, needed) if applies.ok]
+        row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, *cost)
         rows.append(_with_errors(row, member, warned_of))
-    notes = notes_on(problem) if isinstance(problem.inputs, Gaussian) else ()
+    notes = notes_on(seen) if isinstance(seen.inputs, Gaussian) else ()
     return Explanation(_clock(problem, training), tuple(rows), moments, problem, training, asked, notes)
 
 
 def _moments(problem: Problem, training: Training) -> tuple[tuple[MomentRow, ...], Averages]:
     """The engine and the error of each moment that the training needs at the start, and the cost of all of them.
 
-    Forces on a sample that is used again contain its earlier updates. A fixed set, or large batches that are used
-    again, leave the engines the risk alone: `DMFT` takes its forces from its own samples.
+    Forces on a sample that is used again contain its earlier updates, and those of `SignDescent` are signs. A fixed
+    set, or large batches that are used again, leave the engines the risk alone: `DMFT` takes its forces from its own
+    samples.
     """
-    phases = (training,) if isinstance(training, SGD) else training.phases
+    phases = (training,) if isinstance(training, SGD) else training.trainings
     methods = [phase for phase in phases if isinstance(phase, SGD)]
-    again = [method for method in methods if not method.is_fresh and SaadSolla().applies(problem, method).ok]
-    is_fresh = any(phase.is_fresh for phase in phases)
+    others = [method for method in methods if not method.is_fresh or method.moves_by_signs]
+    others = [method for method in others if SaadSolla().applies(problem, method).ok]
+    is_fresh = any(phase.is_fresh and not (isinstance(phase, SGD) and phase.moves_by_signs) for phase in phases)
     touched = _fields_touched(problem)
     with double():
-        overlaps = first_start(problem)
-        if is_fresh or not again:
+        overlaps = first_start(problem).of_fields
+        if is_fresh or not others:
             touched = touched if is_fresh else {"excess_risk": touched["excess_risk"]}
             chosen = choose(problem, tuple(touched))
         else:  # target, student and label noise at once
             touched = {name: problem.p + problem.k + 1 if name in FORCES else n for name, n in touched.items()}
-            chosen = SaadSolla().choose(problem, again[0])
+            chosen = SaadSolla().choose(problem, others[0])
         estimated = estimate(chosen, problem, overlaps, tuple(touched))
         averages = measured(chosen, problem, overlaps, tuple(touched))
+        remember_averages(problem, training, averages)
     errors, warned_of = estimated.error, of_moments(estimated.value, estimated.error)
     rows = tuple(
         MomentRow(
@@ -266,11 +293,11 @@ def _clock(problem: Problem, training: Training) -> str:
     clocks = training.clock(problem).clocks
     return "\n".join(
         f"Phase {number}, {end}: {_unit_of_time(problem, phase, clock)}"
-        for number, (phase, clock, end) in enumerate(zip(training.phases, clocks, ends, strict=True), start=1)
+        for number, (phase, clock, end) in enumerate(zip(training.trainings, clocks, ends, strict=True), start=1)
     )
 
 
-def _unit_of_time(problem: Problem, training: Phase, clock: Clock) -> str:
+def _unit_of_time(problem: Problem, training: SGD | RidgeRegression, clock: Clock) -> str:
     if isinstance(training, RidgeRegression):
         return f"One unit of time is one {training.words}."
     return (
@@ -293,6 +320,8 @@ def _with_errors(row: DescriptionRow, description: AbstractDescription, warned_o
 def _fields_touched(problem: Problem) -> dict[str, int]:
     """How many fields each moment contains at once, when everything that can be is taken apart."""
     p, k = problem.p, problem.k
+    if not problem.is_quadratic:
+        return dict.fromkeys(MOMENTS, p + k + noise_fields(problem))
     units = problem.target.units is not None
     return {
         "excess_risk": min(p + k, 2 if units else k + 1),

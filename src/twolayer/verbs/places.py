@@ -38,6 +38,8 @@ def _digest(plan: Plan) -> str:
     """A digest of what a plan asks: every number from which a description computes."""
     starts = plan.starts
     asked = (starts.Q, starts.M, starts.P, starts.a, jax.random.key_data(plan.keys), plan.steps, plan.times)
+    if starts.blocks is not None:
+        asked = (*asked, starts.blocks.Q, starts.blocks.M, starts.blocks.frame.P)
     watched = (plan.risk_threshold, plan.overlap_threshold, plan.stops, plan.stops_at_any)
     digest = hashlib.sha256(repr([x if x is None else np.shape(x) for x in (*asked, *watched)]).encode())
     for array in (*asked, *(x for x in watched if x is not None)):

@@ -8,17 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
+from twolayer.core import compiling
 from twolayer.core.deprecation import deprecated_use
 from twolayer.core.errors import InvalidInput, shown
 
 # Told the name of what is done, and the fraction of it.
 Progress = Callable[[str, float], None]
 
-# Seconds after which a bar appears, and seconds between two updates of one in a notebook.
-PATIENCE, PAUSE = 2.0, 0.2
+# Seconds after which a bar appears, so that it is there within two, and between two updates of one in a notebook.
+PATIENCE, PAUSE = 1.5, 0.2
+# Seconds between two looks at what is compiled, for a notebook.
+SELDOM = 1.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,11 +56,11 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
     ----------
     progress
         What a user gave: a function of (name, fraction), False for silence, or None (or True) for a bar, which appears
-        on a terminal and in a notebook alone.
+        on a terminal and in a notebook alone. It also says while a program is compiled.
     name
         What the bar is called until something is told.
     after
-        Seconds after which the bar appears; two by default.
+        Seconds after which the bar appears; one and a half by default.
     """
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise InvalidInput(
@@ -69,6 +72,7 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
     elif progress is False or _is_told.get() or not (_in_notebook() or sys.stderr.isatty()):
         tell = nobody
     else:
+        compiling.listen()
         tell = bar = _NotebookBar(name, after) if _in_notebook() else _TerminalBar(name, after)
     token = _is_told.set(True)
     try:
@@ -80,7 +84,9 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
 
 
 def named_progress(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
-    """What a single run tells of its fraction, under a name."""
+    """What a single run tells of its fraction, under a name; a bar shows it at once, since programs come first."""
+    if isinstance(progress, _TerminalBar | _NotebookBar):
+        progress(name, 0.0)
     return functools.partial(progress, name) if callable(progress) else lambda fraction: None
 
 
@@ -124,33 +130,46 @@ def _in_notebook() -> bool:
 class _TerminalBar:
     """One line per name on stderr, with the time left; it appears when the work has taken long enough.
 
-    A thread waits for that moment, since compiled code may run for long before anything is told.
+    A thread waits for that moment, since compiled code may run for long before anything is told. Until something is,
+    the bar of a line keeps moving, and words beside it say whether a program is compiled.
     """
 
     def __init__(self, name: str, after: float | None):
         self.lock = threading.Lock()
         self.fractions: dict[str, float] = {}
         self.name, self.tasks, self.bar, self.is_closed = name, {}, None, False
-        self.words = ""
+        self.words, self.last = "", name
         self.timer = threading.Timer(PATIENCE if after is None else after, self.open)
         self.timer.daemon = True
         self.timer.start()
 
     def __call__(self, name: str, fraction: float) -> None:
         with self.lock:
-            self.fractions[name] = fraction
+            self.fractions[name], self.last = fraction, name
             if self.bar is not None:
                 self.draw(name)
 
+    def beside(self, name: str) -> str:
+        """Words beside the line of a name; a thread draws them several times a second."""
+        return _joined(self.words, compiling.words() if name == self.last else "")
+
     def open(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+        from rich.text import Text
+
+        beside = self.beside
+
+        class Words(ProgressColumn):
+            def render(self, task: Any) -> Text:
+                return Text(beside(task.description))
 
         with self.lock:
             if self.is_closed or not _screen.acquire(blocking=False):
                 return
-            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-            columns = (*columns, TextColumn("left"), TextColumn("{task.fields[words]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), Remaining())
+            columns = (*columns, TextColumn("left"), Words())
             self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self.bar.start()
             for name in list(self.fractions) or [self.name] * bool(self.name):
@@ -163,8 +182,9 @@ class _TerminalBar:
                 for task in self.tasks.values():
                     self.bar.remove_task(task)
                 self.tasks.clear()
-            self.tasks[name] = self.bar.add_task(name, total=1.0, words="")
-        self.bar.update(self.tasks[name], completed=self.fractions.get(name, 0.0), words=self.words)
+            self.tasks[name] = self.bar.add_task(name, total=None)
+        fraction = self.fractions.get(name, 0.0)
+        self.bar.update(self.tasks[name], completed=fraction, total=1.0 if fraction > 0.0 else None)
 
     def close(self) -> None:
         self.timer.cancel()
@@ -175,29 +195,73 @@ class _TerminalBar:
                 _screen.release()
 
 
+def _clock(seconds: float) -> str:
+    """A duration in hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 class _NotebookBar:
-    """The last name that was told, below the cell; it disappears at the end."""
+    """The last name that was told with the time left, below the cell; it disappears at the end.
+
+    A thread shows it when the work has taken long enough, and says so while a program is compiled.
+    """
 
     def __init__(self, name: str, after: float | None):
-        self.next = time.monotonic() + (PATIENCE if after is None else after)
+        self.lock = threading.Lock()
+        self.began, self.patience = time.monotonic(), PATIENCE if after is None else after
+        self.drawn = -PAUSE
         self.display: Any = None
-        self.words = ""
+        self.words, self.name, self.fraction = "", name, 0.0
+        self.first = {name: self.began}  # when each name was first told
+        self.is_closed = threading.Event()
+        # The output of a thread goes to the cell in whose context it runs.
+        self.thread = threading.Thread(target=copy_context().run, args=(self.watch,), daemon=True)
+        self.thread.start()
 
     def __call__(self, name: str, fraction: float) -> None:
-        if time.monotonic() < self.next:
-            return
-        self.next = time.monotonic() + PAUSE
+        now = time.monotonic()
+        self.first.setdefault(name, now)  # before the name, which the thread looks up
+        self.name, self.fraction = name, fraction
+        if now - self.began >= self.patience and now - self.drawn >= PAUSE:
+            self.draw()
+
+    def watch(self) -> None:
+        """Draw what was told last, and again while a program is compiled."""
+        pause, was_compiling = self.patience, False
+        while not self.is_closed.wait(pause):
+            is_compiling = bool(compiling.words())
+            if self.display is None or is_compiling or was_compiling:  # the end of a compilation is shown, too
+                self.draw()
+            pause, was_compiling = max(PAUSE, SELDOM), is_compiling
+
+    def draw(self) -> None:
         from IPython.display import HTML, display
 
-        words = html.escape(f"{name} {fraction:.0%} {self.words}".rstrip())
-        content = HTML(f"<progress value='{fraction:.4f}' max='1'></progress> {words}")
-        if self.display is None:
-            self.display = display(content, display_id=True)
-        else:
-            self.display.update(content)
+        passed = time.monotonic() - self.first[self.name]
+        rest = passed * (1.0 - self.fraction) / self.fraction if 0.0 < self.fraction < 1.0 else 0.0
+        left = f", {_clock(rest)} left" if rest else ""
+        beside = _joined(self.words, compiling.words())
+        words = html.escape(f"{self.name} {self.fraction:.0%}{left} {beside}".strip())
+        value = f" value='{self.fraction:.4f}'" if self.fraction > 0.0 else ""  # without one it keeps moving
+        content = HTML(f"<progress{value} max='1'></progress> {words}")
+        with self.lock:
+            if self.is_closed.is_set():
+                return
+            self.drawn = time.monotonic()
+            if self.display is None:
+                self.display = display(content, display_id=True)
+            else:
+                self.display.update(content)
 
     def close(self) -> None:
-        if self.display is not None:
-            from IPython.display import HTML
+        self.is_closed.set()
+        with self.lock:
+            if self.display is not None:
+                from IPython.display import HTML
 
-            self.display.update(HTML(""))
+                self.display.update(HTML(""))
+
+
+def _joined(*words: str) -> str:
+    return "; ".join(part for part in words if part)

@@ -19,7 +19,7 @@ from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import MOMENTS as COMPUTED
 from twolayer.expectation import Auto, Chosen, estimate
-from twolayer.problem import Overlaps, Problem
+from twolayer.problem import BlockOverlaps, Overlaps, Problem
 from twolayer.problem.overlaps import check_overlaps
 from twolayer.specification.fields import instance
 from twolayer.theory import SaadSolla
@@ -108,7 +108,8 @@ def moments(
         Target, student and noise; the inputs are Gaussian.
     overlaps
         Where to compute them: `Overlaps(Q, M, P, a)`, or a trajectory that `evolve` returned, at all of its times. By
-        default the start of the problem, drawn with seed 0 where it is random.
+        default the start of the problem, drawn with seed 0 where it is random. For inputs with a spectrum `Overlaps`
+        are the covariance of the fields, and those of a trajectory are taken from its blocks.
     wanted
         Some of ``"excess_risk"``, ``"chi"``, ``"psi"``, ``"phi_gf"``, ``"phi_hd"``; all by default. The last one is the
         most expensive.
@@ -138,7 +139,7 @@ def moments(
     names = _as_names(wanted)
     with double():
         if overlaps is None:
-            overlaps = problem.draw(replica_key(0, 0))
+            overlaps = problem.draw(replica_key(0, 0)).of_fields
         points, leading = _as_points(problem, overlaps)
         needed = tuple(moment for moment in COMPUTED if moment in {PART_OF[name] for name in names})
         chosen = engine.choose(problem, needed)
@@ -176,6 +177,11 @@ def _as_points(problem: Problem, given: "Overlaps | xr.Dataset") -> tuple[Overla
     if not is_one and not all(hasattr(given, name) for name in ("Q", "M", "P", "a", "time")):
         raise InvalidInput(f"Argument `overlaps` must be `Overlaps` or the result of `evolve`, but is {shown(given)}.")
     Q, M, P, a = (np.asarray(getattr(given, name), dtype=np.float64) for name in ("Q", "M", "P", "a"))
+    if not is_one and not problem.is_isotropic:
+        if "Q_block" not in given:
+            raise InvalidInput("The trajectory in `overlaps` must hold overlaps by block, as this problem's does.")
+        blocks = BlockOverlaps(jnp.asarray(given.Q_block.values), jnp.asarray(given.M_block.values), problem.frame)
+        Q, M, P = map(np.asarray, blocks.weighted())
     leading = None if is_one else (Q.shape[0], Q.shape[1])
     for name, matrix, shape in (("Q", Q, (p, p)), ("M", M, (p, k)), ("P", P, (k, k)), ("a", a, (p,))):
         own = matrix.shape if is_one or name == "P" else matrix.shape[2:]

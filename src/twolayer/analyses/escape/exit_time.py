@@ -6,17 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.analyses.escape.from_ode import FromODE
+from twolayer.analyses.escape.from_plateau import FromPlateau
+from twolayer.analyses.escape.from_saddle import FromSaddle
 from twolayer.analyses.escape.measurement import measure
-from twolayer.analyses.escape.predictions import (
-    PATIENCE,
-    QUENCHED_STARTS,
-    Predictions,
-    by_ode,
-    check_rate,
-    from_the_plateau,
-    from_the_saddle,
-    has_formulas,
-)
+from twolayer.analyses.escape.predictions import PATIENCE, AbstractPredictor, AskedExit, Predictions
 from twolayer.analyses.escape.result import KIND, labelled
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.escape.starts import CRITERIA, Starts, draw_starts
@@ -32,8 +26,7 @@ from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
 from twolayer.specification.fields import count, instance, number
 from twolayer.theory import SaadSolla
-from twolayer.theory.formulas.quadratic import Escape, student_of
-from twolayer.training import SGD, Schedule
+from twolayer.training import SGD, Schedule, tasks_of
 from twolayer.verbs.evolve import Interrupted
 from twolayer.verbs.phases import require
 from twolayer.verbs.progress import Progress, nobody, shows_progress
@@ -43,6 +36,8 @@ if TYPE_CHECKING:
 
 # How long a measurement goes on where the ODE does not exit.
 MEASURED_UNTIL = 20.0
+# The theories of an exit, the more special ones first: the first one that applies is asked.
+PREDICTORS: tuple[AbstractPredictor, ...] = (FromSaddle(), FromPlateau(), FromODE())
 
 
 @dataclass(frozen=True)
@@ -60,20 +55,14 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
 
     def draw(self, problem: Problem, training: Training) -> Starts:
         """The starts of the ODE and of all runs: run n begins at start n."""
-        quenched = QUENCHED_STARTS if problem.p > 1 and has_formulas(problem, training) else 1
-        return draw_starts(problem, training, self.threshold, max(self.replicas, self.starts, quenched), self.seed)
+        needed = predictor_of(problem, training).starts_needed(problem)
+        return draw_starts(problem, training, self.threshold, max(self.replicas, self.starts, needed), self.seed)
 
     def predict(self, problem: Problem, training: Training, drawn: Starts | None = None) -> Predictions:
         """The formulas where they apply, and the ODE where it does."""
         drawn = self.draw(problem, training) if drawn is None else drawn
-        if isinstance(training, SGD) and has_formulas(problem, training):
-            asked = self.threshold, drawn, self.starts, self.until, self.progress
-            return from_the_saddle(problem, training, *asked)
-        student = student_of(problem, training) if isinstance(training, SGD) else None
-        if isinstance(training, SGD) and student is not None:
-            escape = Escape(student, float(training.learning_rate), self.threshold)
-            return from_the_plateau(problem, training, escape, drawn, self.starts, self.until, self.progress)
-        return by_ode(problem, training, drawn, self.starts, self.until, self.progress)
+        asked = AskedExit(self.threshold, drawn, self.starts, self.until, self.progress)
+        return predictor_of(problem, training).predict(problem, training, asked)
 
     def measure(
         self, problem: Problem, training: Training, drawn: Starts | None = None, ode: Sample | None = None
@@ -85,6 +74,11 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
         longest = PATIENCE * usual if self.until is None else self.until
         first = drawn.first(self.replicas)
         return measure(problem, training, self.description, first, usual, longest, self.progress, self.checkpoint)
+
+
+def predictor_of(problem: Problem, training: Training) -> AbstractPredictor:
+    """The theory that is asked about the exit."""
+    return next(predictor for predictor in PREDICTORS if predictor.applies(problem, training))
 
 
 @takes_these
@@ -137,7 +131,7 @@ def exit_time(
         The description that is measured, `OverlapSGD` by default. One that looks at its save points only, such as
         `DirectSGD`, resolves 1/256 of the time that the ODE takes.
     progress
-        Called with the name of what is done, and the fraction of it. Without one a bar appears after two seconds on a
+        Called with the name of what is done, and the fraction of it. Without one a bar appears within two seconds on a
         terminal and in a notebook; False silences it.
     checkpoint
         A file in which the measurement keeps its place, as in `evolve`.
@@ -146,8 +140,10 @@ def exit_time(
     -------
     A labelled dataset of kind "exit_time", which `twolayer.summary` writes as a table; what does not exist is not in
     it. Along ``estimate``: ``predicted``, ``predicted_error`` (numerical and statistical) and ``model_error`` (what
-    the model leaves out). Along ``start``: ``ode``. Along ``replica``: ``measured`` and ``censored``, with the mean,
-    the median, the restricted mean and the share of the runs that exited beside them; where some runs do not exit
+    the model leaves out). Along ``start``: ``ode`` and, for several neurons that learn phase retrieval on the sphere,
+    ``largest_threshold``, the largest one that the ODE reaches at this learning rate, at most until ``until``, before
+    its risk rises again, with ``largest_threshold_error``. Along ``replica``: ``measured`` and ``censored``, with the
+    mean, the median, the restricted mean and the share of the runs that exited beside them; where some runs do not exit
     there is no mean. The attributes ``outcome`` and ``verdict`` say whether the best prediction at this d agrees with
     the mean of the runs.
 
@@ -159,20 +155,18 @@ def exit_time(
     >>> print(f"{float(result.predicted.sel(estimate='quenched')):.2f}")
     1.47
     """
-    instance("problem", Problem, "a Problem")(problem)
-    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
-    check = instance("description", AbstractDescription, "a description such as OverlapSGD()")
-    quantity = ExitTime(
-        float(number("threshold", above=0.0, below=1.0)(threshold)),
-        count("replicas", low=0, high=10**7)(replicas),
-        count("starts", high=10**6)(starts),
-        count("seed", low=0, high=2**31 - 1)(seed),
-        number("until", above=0.0, optional=True)(until),
-        OverlapSGD() if description is None else check(description),
-        progress if callable(progress) else nobody,
-        Checkpoint.of(checkpoint),
+    quantity = checked(
+        problem,
+        training,
+        threshold=threshold,
+        replicas=replicas,
+        starts=starts,
+        seed=seed,
+        until=until,
+        description=description,
+        progress=progress if callable(progress) else None,
+        checkpoint=checkpoint,
     )
-    _check(problem, training, quantity)
     with double(), interrupts.deferred():
         drawn = quantity.draw(problem, training)
         predictions = quantity.predict(problem, training, drawn)
@@ -189,32 +183,73 @@ def exit_time(
         return labelled(predictions, sample, attributes)
 
 
+def checked(
+    problem: Problem,
+    training: SGD | Schedule,
+    *,
+    threshold: float | int = 0.1,
+    replicas: int = 256,
+    starts: int = 256,
+    seed: int = 0,
+    until: float | int | None = None,
+    description: AbstractDescription | str | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | Path | Checkpoint | None = None,
+) -> ExitTime:
+    """What `exit_time` is asked by its arguments; refuses what it refuses, before anything is computed."""
+    instance("problem", Problem, "a Problem")(problem)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
+    check = instance("description", AbstractDescription, "a description such as OverlapSGD()")
+    quantity = ExitTime(
+        float(number("threshold", above=0.0, below=1.0)(threshold)),
+        count("replicas", low=0, high=10**7)(replicas),
+        count("starts", high=10**6)(starts),
+        count("seed", low=0, high=2**31 - 1)(seed),
+        number("until", above=0.0, optional=True)(until),
+        OverlapSGD() if description is None else check(description),
+        nobody if progress is None else progress,
+        Checkpoint.of(checkpoint),
+    )
+    _check(problem, training, quantity)
+    return quantity
+
+
+def question_of(problem: Problem, training: Training, quantity: ExitTime) -> Question:
+    """The specification of the result: everything that it depends on."""
+    asked = [part.name for part in fields(quantity) if part.name not in ("progress", "checkpoint")]
+    return Question(
+        KIND, {"problem": problem, "training": training} | {name: getattr(quantity, name) for name in asked}
+    )
+
+
 def _check(problem: Problem, training: Training, quantity: ExitTime) -> None:
     """Refuse what has no exit, or cannot be measured, before anything is computed."""
+    if not problem.is_isotropic:
+        raise NotApplicable(
+            "Exit times are predicted on inputs with the covariance I, "
+            "but `problem.inputs` has a spectrum: see `evolve`."
+        )
     if quantity.replicas:
         require(quantity.description, problem, training)
-    phases = training.phases if isinstance(training, Schedule) else (training,)
+    if len(tasks_of(problem, training)) > 1:
+        raise NotApplicable("An exit is from the plateau of one target, but the training meets several tasks.")
+    phases = training.trainings if isinstance(training, Schedule) else (training,)
     if not any(phase.trains_first for phase in phases):
         raise NotApplicable(
             "Argument `training` must train the first layer, but its `layers` are Second(): the overlaps with the "
             "target stay where they are, and there is nothing to leave."
         )
-    if isinstance(training, SGD) and has_formulas(problem, training):
-        check_rate(problem, training)
+    predictor_of(problem, training).check(problem, training)
 
 
 def _attributes(problem: Problem, training: Training, quantity: ExitTime, criterion: str) -> dict[str, Any]:
-    asked = [part.name for part in fields(quantity) if part.name not in ("progress", "checkpoint")]
-    question = Question(
-        KIND, {"problem": problem, "training": training} | {name: getattr(quantity, name) for name in asked}
-    )
-    known = ("arnaboldi2023escaping",) if has_formulas(problem, training) else ()
+    known = predictor_of(problem, training).references
     references = dict.fromkeys((*known, *SaadSolla().references, *quantity.description.references))
     remains = 1.0 - quantity.threshold
     attributes = {
         "p": problem.p,
         "d": problem.d,
-        "noise": float(problem.noise),
+        "noise": float(problem.noise_level),
         "threshold": quantity.threshold,
         "criterion": criterion,
         "definition": CRITERIA[criterion].format(level=quantity.threshold, remains=remains),
@@ -222,4 +257,4 @@ def _attributes(problem: Problem, training: Training, quantity: ExitTime, criter
     }
     if isinstance(training, SGD):  # a step of a schedule takes another time in each phase
         attributes["steps_per_time"] = 1.0 / float(training.clock(problem).time_per_step)
-    return attributes | provenance(question, quantity.seed, tuple(references))
+    return attributes | provenance(question_of(problem, training, quantity), quantity.seed, tuple(references))

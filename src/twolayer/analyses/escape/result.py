@@ -94,6 +94,10 @@ EXIT_TIME = add_kind(
             ),
             "ode": Variable(("start",), "exit time of the ODE from each start, NaN if it does not exit", TIME_UNIT),
             "ode_until": Variable((), "time until which the ODE was followed", TIME_UNIT),
+            "largest_threshold": Variable(
+                ("start",), "largest threshold that the ODE reaches from each start while it is followed"
+            ),
+            "largest_threshold_error": Variable(("start",), "bound on the numerical error of the largest threshold"),
             **_RATES,
             **_MEASURED,
         },
@@ -120,6 +124,8 @@ def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[s
     if predictions.ode is not None:
         coordinates["start"] = np.arange(predictions.ode.size)
         values |= {"ode": predictions.ode.times, "ode_until": predictions.ode.until}
+    if predictions.reached is not None:
+        values |= {"largest_threshold": predictions.reached.value, "largest_threshold_error": predictions.reached.error}
     notes = list(predictions.notes)
     if sample is not None:
         coordinates["replica"] = np.arange(sample.size)
@@ -222,6 +228,7 @@ def plain(result: "xr.Dataset") -> dict[str, Any]:
         "ode_sample": None if ode is None else ode.to_dict(),
         "steps_per_time": native(unit),
         "steps": steps,
+        "largest_threshold": finite(float(result.largest_threshold.min())) if "largest_threshold" in result else None,
         "outcome": attributes["outcome"],
         "verdict": attributes["verdict"],
         "notes": attributes["notes"].splitlines(),

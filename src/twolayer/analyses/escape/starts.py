@@ -55,7 +55,7 @@ class Starts(NamedTuple):
 
 def draw_starts(problem: Problem, training: Training, threshold: float, size: int, seed: int) -> Starts:
     """Draw so many starts, and find the level of the exit of each."""
-    phases = training.phases if isinstance(training, Schedule) else (training,)
+    phases = training.trainings if isinstance(training, Schedule) else (training,)
     step = float(phases[0].clock(problem).time_per_step)
     plan = make_plan(problem, training, Ask(until=step, save=[step], replicas=size, seed=seed))
     methods = [phase for phase in phases if isinstance(phase, SGD)]

@@ -1,6 +1,7 @@
 """The verb that says what of a target can be learned, how fast, and in which order."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from twolayer.core.types import NumbersLike
 from twolayer.data.provenance import Question
 from twolayer.learnability import Learnability, analyse
 from twolayer.learnability.analysis import TargetLike
-from twolayer.problem import Gaussian, Problem, Student
+from twolayer.learnability.of_loss import seen_by_gradient
+from twolayer.problem import AbstractLoss, Gaussian, Problem, Square, Student
 from twolayer.problem.activations import ActivationLike, as_activation
+from twolayer.problem.losses import as_loss
 from twolayer.specification.fields import count, flag, number
 from twolayer.theory.formulas.plateau import Plateau, plateau
 from twolayer.verbs.progress import Progress, nobody, shows_progress
@@ -39,13 +42,16 @@ class Asked:
     verify: bool = False
     seed: int = 0
     largest: int | None = None
+    loss: AbstractLoss | None = None
 
     @property
     def question(self) -> Question:
-        """The specification, whose hash names the result."""
-        return Question("learn", {field.name: getattr(self, field.name) for field in fields(self)})
+        """The specification, whose hash names the result; a loss is part of it where one is stated."""
+        stated = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Question("learn", stated if self.loss is not None else {k: v for k, v in stated.items() if k != "loss"})
 
 
+# Large: a verb has one argument for each thing that can be asked.
 @takes_these
 @shows_progress
 def learn(
@@ -60,6 +66,7 @@ def learn(
     verify: bool = False,
     seed: NumbersLike = 0,
     largest: int | None = None,
+    loss: AbstractLoss | str | Callable[..., object] | None = None,
     progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.Dataset":
@@ -88,6 +95,11 @@ def learn(
         The result then ends in a verdict.
     seed, largest
         The seed of these runs, and the largest dimension.
+    loss
+        The loss that is trained, where it is not the square loss. Exponents and stages are then those of its gradient
+        at the start, :math:`g(\lambda^\star) = E_\xi[-\partial_s \ell(y, s)]` at s = 0, in place of the target: those
+        of the label for the correlation loss, and for the logistic and the hinge loss, which need signs; others for
+        Huber's, which cuts large labels. The generative exponent is that of the label in any case.
     progress
         Called with the name of what is done, and the fraction of it; as in `evolve`.
     checkpoint
@@ -121,6 +133,7 @@ def learn(
         flag("verify")(verify),
         count("seed", low=0, high=2**31 - 1)(seed),
         count("largest", optional=True)(largest),
+        None if loss is None else as_loss(loss),
     )
     tell = progress if callable(progress) else None
     with double():
@@ -133,7 +146,10 @@ def answer(
     """The analysis, the time scale and the checks as objects."""
     if asked.d is not None and asked.student is None:
         raise InvalidInput("Argument `d` asks for the time of one student, but `student` is not given.")
-    analysis = analyse(asked.target, asked.P, asked.student)
+    if asked.loss is not None and not isinstance(asked.loss, Square) and (asked.d is not None or asked.verify):
+        name = "d" if asked.d is not None else "verify"
+        raise InvalidInput(f"Argument `{name}` asks for times or runs of the square loss, but `loss` is {asked.loss}.")
+    analysis = _analysis(asked)
     scale = _plateau(asked, analysis)
     checks = None
     if asked.verify:
@@ -142,6 +158,17 @@ def answer(
         if folder is not None and not folder.is_part:
             folder.remove()
     return Learned(analysis, asked.d, scale, checks)
+
+
+def _analysis(asked: Asked) -> Learnability:
+    """The analysis of what the gradient of the loss sees of the target, with the generative exponent of the label."""
+    whole = analyse(asked.target, asked.P, asked.student)
+    seen = whole.target if asked.loss is None else seen_by_gradient(whole.target, asked.loss, asked.noise)
+    if seen is whole.target:
+        return whole
+    P = whole.root @ whole.root.T
+    text = f"{whole.text}, as the slope of {asked.loss} shows it"
+    return replace(analyse(seen, P, asked.student), text=text, generative=whole.generative)
 
 
 def of_analysis(analysis: Learnability) -> "xr.Dataset":

@@ -24,6 +24,7 @@ from twolayer.theory import SaadSolla
 from twolayer.theory.motion.flow import LOOSER
 from twolayer.theory.motion.optimal import risk_after, samples_to
 from twolayer.training import SGD, Schedule
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -34,6 +35,8 @@ RANGE = 100.0
 PATIENCE = 20.0
 # What a rate that leads nowhere costs, in units of the logarithm.
 NOWHERE = 50.0
+# The search ends where the derivatives by the logarithms of the rates are as small as this.
+GRADIENT = 1e-9
 
 
 def summary(result: "xr.Dataset") -> Text:
@@ -84,6 +87,7 @@ def best_training(result: "xr.Dataset") -> SGD | Schedule:
 
 
 @takes_these
+@shows_progress
 def optimise(
     problem: Problem,
     training: SGD,
@@ -93,6 +97,7 @@ def optimise(
     pieces: int = 1,
     starts: int = 1,
     seed: int = 0,
+    progress: Progress | bool | None = None,
 ) -> "xr.Dataset":
     r"""Find the learning rate, or a schedule of several, that is best according to the ODE of `SaadSolla`.
 
@@ -114,6 +119,9 @@ def optimise(
         Starts drawn from the problem over which the objective is averaged (the risk: its logarithm).
     seed
         The seed of the starts.
+    progress
+        Called with the name of the search, and how far the gradient has fallen towards its tolerance, in logarithms; as
+        in `evolve`.
 
     Returns
     -------
@@ -131,11 +139,18 @@ def optimise(
     if (risk_threshold is None) == (samples is None):
         raise InvalidInput("Exactly one of `risk_threshold` and `samples` must be given.")
     SaadSolla().require(problem, training)
+    if not problem.is_isotropic:
+        raise NotApplicable(
+            "`optimise` follows the ODE on inputs with the covariance I, "
+            "but `problem.inputs` has a spectrum: see `evolve`."
+        )
+    if training.moves_by_signs:
+        raise NotApplicable("`optimise` differentiates averages, but those of `SignDescent` jump with the fields.")
     if not training.is_fresh:
         raise NotApplicable(f"`optimise` needs samples that are used once, but `training.reuse` is {training.reuse}.")
     fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
     with double():
-        values, evaluations = _search(problem, training, **fields)
+        values, evaluations = _search(problem, training, **fields, tell=progress if callable(progress) else nobody)
     question = Question("optimum", {"problem": problem, "training": training, **fields})
     over_d = f"samples over d until the excess risk is {risk_threshold:.6g}, mean over starts" if risk_threshold else ""
     attributes = {
@@ -147,7 +162,14 @@ def optimise(
 
 
 def _search(
-    problem: Problem, training: SGD, risk_threshold: Any, samples: Any, pieces: int, starts: int, seed: int
+    problem: Problem,
+    training: SGD,
+    risk_threshold: Any,
+    samples: Any,
+    pieces: int,
+    starts: int,
+    seed: int,
+    tell: Progress,
 ) -> tuple[dict[str, Any], int]:
     """The best rates and what they reach, the same of one constant rate, and how often the objective was computed."""
     first = float(training.learning_rate)
@@ -159,20 +181,26 @@ def _search(
     data = (*as_data((problem, training)), plan.starts, threshold)
     goal = partial(_evaluated, engine.variants()[0], data)
     # A constant rate is sought as equal rates of all pieces: one compiled program serves both searches.
+    tell("one learning rate", 0.0)
     whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
     spans = np.full(pieces, whole / pieces)
-    constant, constant_value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans)
+    told = partial(tell, "one learning rate")
+    constant, constant_value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans, told)
     rates, value = constant, constant_value
     if pieces > 1:
         used = whole if samples is not None else value
         spans = np.full(pieces, used / pieces)
         if samples is None:  # the last rate goes on until the threshold is reached
             spans[-1] = PATIENCE * used
-        rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans)
+        told = partial(tell, f"{pieces} learning rates")
+        rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans, told)
         evaluations += more
     error_of = partial(_relative_error, engine, data)
+    tell("errors", 0.0)
     constant_error = error_of(np.full(pieces, constant[0]), np.full(pieces, whole / pieces))
+    tell("errors", 0.5)
     error = constant_error if pieces == 1 else error_of(rates, spans)
+    tell("errors", 1.0)
     values = {
         "rate": np.exp(rates),
         "span": spans,
@@ -257,23 +285,38 @@ def _goal(
     return value, gradient
 
 
-def _descend(goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray) -> tuple[np.ndarray, float, int]:
+def _descend(
+    goal: Callable[..., Any], log_rates: np.ndarray, spans: np.ndarray, tell: Callable[[float], None]
+) -> tuple[np.ndarray, float, int]:
     """The best logarithms of the rates, the objective there, and how often it was computed."""
     from scipy.optimize import minimize
+
+    slopes: list[float] = []  # the largest derivative of each evaluation
 
     def objective(log_rates: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = (np.asarray(x) for x in goal(log_rates, spans))
         if not np.isfinite(value) or not np.all(np.isfinite(gradient)):
             return NOWHERE, np.zeros_like(log_rates)
+        slopes.append(float(np.max(np.abs(gradient))))
+        tell(_fallen(slopes))
         return float(value), gradient
 
     bounds = [(x - np.log(RANGE), x + np.log(RANGE)) for x in log_rates]
     solution = minimize(
-        objective, log_rates, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": 1e-9, "ftol": 1e-12}
+        objective, log_rates, jac=True, method="L-BFGS-B", bounds=bounds, options={"gtol": GRADIENT, "ftol": 1e-12}
     )
     if solution.fun >= NOWHERE:
         raise ComputationFailed("No learning rate near the one that was given leads anywhere: give another.", None)
+    tell(1.0)
     return solution.x, float(np.exp(solution.fun)), int(solution.nfev)
+
+
+def _fallen(slopes: list[float]) -> float:
+    """How far derivatives have fallen from the first towards the tolerance of the search, in logarithms."""
+    first, least = slopes[0], min(slopes)
+    if first <= GRADIENT or least <= GRADIENT:
+        return 1.0
+    return float(np.log(first / least) / np.log(first / GRADIENT))
 
 
 def _as_training(problem: Problem, training: SGD, rates: np.ndarray, spans: np.ndarray) -> SGD | Schedule:
