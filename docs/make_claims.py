@@ -2,11 +2,13 @@
 
     python docs/make_claims.py
 
-The claims are those of docs/claims.toml, the numbers those of the stored pages in docs/gallery/.
+The claims are those of docs/claims.toml, the numbers those of the stored pages in docs/gallery/. The same claims
+without their numbers are the table of the directive ``claims`` on other pages.
 """
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from twolayer.gallery.page import SOURCES
 
@@ -44,27 +46,79 @@ def evidence(claim: dict) -> list[tuple[str, str, str]]:
     return rows
 
 
+def tests_of(claim: dict) -> list[tuple[str, list[str]]]:
+    """Return the files of tests that show a claim, each with the names of its functions without the first part."""
+    pairs = [line.split(": ") for line in claim.get("tests", [])]
+    return [(f"tests/{file}", names.split(", ")) for file, names in pairs]
+
+
+def elsewhere(claim: dict) -> str:
+    """Return what shows a claim that is on no page, with its tests."""
+    parts = [f"`{file}` ({', '.join(name.replace('_', ' ') for name in names)})" for file, names in tests_of(claim)]
+    return f"{claim['elsewhere']} Tests: {'; '.join(parts)}."
+
+
+def outcome(claim: dict) -> tuple[str, str, str]:
+    """Return the place of a claim, what it says, and whether it holds, as cells of a table."""
+    if claim["status"] not in STATUSES:
+        raise ValueError(f"The status {claim['status']!r} is none of {STATUSES}.")
+    note = f". {claim['note']}" if "note" in claim else ""
+    cells = (claim["place"], claim["says"], f"**{claim['status']}**{note}")
+    place, says, status = (cell.replace("|", "\\|") for cell in cells)
+    return place, says, status
+
+
+def all_claims() -> list[dict]:
+    return tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
+
+
+def short() -> str:
+    """Return the table of all claims without their numbers, and one sentence that counts them."""
+    claims = all_claims()
+    counts = [sum(claim["status"] == status for claim in claims) for status in STATUSES]
+    parts = [f"Of {len(claims)} claims {counts[0]} hold, {counts[1]} hold under a condition, and {counts[2]} fail.", ""]
+    parts += ["| text | place | claim | status |", "|---|---|---|---|"]
+    for source, (_, key) in SOURCES.items():
+        ours = [claim for claim in claims if claim["source"] == source]
+        parts += [f"| {{cite:t}}`{key}` | {' | '.join(outcome(claim))} |" for claim in ours]
+    return "\n".join(parts)
+
+
 def text() -> str:
     """Return the page."""
-    claims = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))["claim"]
+    claims = all_claims()
     parts = [HEAD]
     for source, (title, key) in SOURCES.items():
         ours = [claim for claim in claims if claim["source"] == source]
         if not ours:
             continue
-        parts += [f"## {title} {{cite:p}}`{key}`", ""]
+        parts += [f"## {title}", "", f"{{cite:t}}`{key}`.", ""]  # citations in headings would be keys in the contents
         parts += ["| place | claim | asserted | allowed | measured | status |", "|---|---|---|---|---|---|"]
         for claim in ours:
-            if claim["status"] not in STATUSES:
-                raise ValueError(f"The status {claim['status']!r} is none of {STATUSES}.")
-            rows = evidence(claim) or [(claim["elsewhere"], "", "")]
-            note = f". {claim['note']}" if "note" in claim else ""
+            rows = evidence(claim) or [(elsewhere(claim), "", "")]
+            place, says, status = outcome(claim)
             for number, (asserted, allowed, measured) in enumerate(rows):
-                first = (claim["place"], claim["says"]) if number == 0 else ("", "")
-                status = f"**{claim['status']}**{note}" if number == 0 else ""
-                parts.append(f"| {first[0]} | {first[1]} | {asserted} | {allowed} | {measured} | {status} |")
+                first = (place, says, status) if number == 0 else ("", "", "")
+                parts.append(f"| {first[0]} | {first[1]} | {asserted} | {allowed} | {measured} | {first[2]} |")
         parts.append("")
     return "\n".join(parts)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Let pages of the site contain the table of claims: the directive ``claims``."""
+    from docutils import nodes
+    from docutils.parsers.rst import Directive
+    from docutils.statemachine import StringList
+
+    class ClaimsTable(Directive):
+        def run(self) -> list[nodes.Node]:
+            self.state.document.settings.env.note_dependency(str(HERE / "claims.toml"))
+            table = nodes.container(classes=["claims"])
+            self.state.nested_parse(StringList(short().splitlines()), self.content_offset, table)
+            return [table]
+
+    app.add_directive("claims", ClaimsTable)
+    return {"parallel_read_safe": True}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python docs/make_gallery.py                # all pages, at their small sizes
     python docs/make_gallery.py escape-times   # some of them
+    python docs/make_gallery.py --cards        # the cards of the index alone, from the pictures that are stored
 
 The pictures and numbers are kept in docs/gallery/, so that a build of the site runs nothing; the tests make every page
 again and hold it to its claims.
@@ -11,8 +12,11 @@ import argparse
 import shutil
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
+import live_figures
+import make_cards
 import make_claims
 
 from twolayer.gallery import PageOptions, find_page, make, pages
@@ -22,31 +26,46 @@ from twolayer.gallery.page import SOURCES
 HERE = Path(__file__).parent / "gallery"
 
 
+def opened(page) -> list[str]:
+    """How to open the problem of a page in the explorer; nothing for data sets, which it does not take."""
+    path = page.folder / "spec.toml"
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    if "problem" not in tables or "data" in tables:
+        return []
+    command = f"twolayer explore {page.name}"
+    label = "Open in the explorer: copy the command"
+    button = f'<button type="button" class="copy-command" data-command="{command}">{label}</button>'
+    file = f"../../src/twolayer/gallery/{page.source}/{page.folder.name}/{path.name}"
+    words = f"It copies `{command}`, which opens this problem in the [explorer](../explorer.md)"
+    return [button, "", f"{words}; its specification is {{download}}`{path.name} <{file}>`.", ""]
+
+
 def write_page(page, folder: Path, data_dir: Path | None) -> None:
     result = make(page, folder, PageOptions(data_dir=data_dir))
     assert result.holds, str(result)
     pictures = [name for name in result.files if name.endswith((".png", ".gif"))]
     for name in pictures:
         shutil.copyfile(folder / name, HERE / f"{page.name}-{name}")
+    make_cards.write_card(figure_of(page), page.name, card_of(page))
     title, _, body = page.text.partition("\n")
     shown = "\n\n".join(f"![{page.title}]({page.name}-{name})" for name in pictures)
     script = f"../../src/twolayer/gallery/{page.source}/{page.folder.name}/script.py"
     made = f"Made by `twolayer gallery {page.name}`"
-    parts = [title, "", shown, body, "## In numbers", "", claims_table(result.claims), "## How it is made", "",
-             f"{made}, from this script (and `--full` at larger sizes):", "",
+    live = ["", f"```{{live-figure}} {page.name}\n```"] if page.name in live_figures.FIGURES else []
+    parts = [title, *live, "", shown, body, "## In numbers", "", claims_table(result.claims), "## How it is made", "",
+             *opened(page), f"{made}, from this script (and `--full` at larger sizes):", "",
              f"```{{literalinclude}} {script}\n:language: python\n```"]  # fmt: skip
     (HERE / f"{page.name}.md").write_text("\n".join(parts).rstrip() + "\n")
 
 
-def first_picture(page) -> str:
-    """The name of the stored picture that the index shows."""
-    names = sorted(path.name for path in HERE.glob(f"{page.name}-*.png"))
-    if not names:
-        sys.exit(
-            f"The index shows a picture of every page, but docs/gallery/ has none of `{page.name}`; "
-            f"run `python docs/make_gallery.py {page.name}` first."
-        )
-    return names[0]
+def figure_of(page) -> Path:
+    """The stored figure of which the index shows a panel."""
+    return min(path for path in HERE.glob(f"{page.name}-*.png") if path.name != card_of(page).name)
+
+
+def card_of(page) -> Path:
+    """The picture of a page in the index."""
+    return HERE / f"{page.name}-card.png"
 
 
 def index_text() -> str:
@@ -55,18 +74,24 @@ def index_text() -> str:
         "",
         "Claims and figures of the source texts, made by this package with its theory and its simulation on them.",
         "Each page states its claims in numbers, and fails when they do not hold. `twolayer gallery` lists them,",
-        "`twolayer gallery NAME` makes one in under a minute.",
+        "`twolayer gallery NAME` makes one, most of them in under a minute; `staircase` takes a minute and a half of",
+        "CPU time.",
     ]
     for source, (title, key) in SOURCES.items():
-        cited = f" {{cite:p}}`{key}`" if key else ""
-        lines += ["", f"## {title}{cited}", "", "::::{grid} 1 2 2 3", ":gutter: 3", ""]
+        cited = ["", f"From {{cite:t}}`{key}`."] if key else []  # not in the heading, whose text is in the contents
+        lines += ["", f"## {title}", *cited, "", "::::{grid} 1 2 2 3", ":gutter: 3", ""]
         names = [page for page in pages() if page.source == source]
         for page in names:
+            if not card_of(page).exists():
+                sys.exit(
+                    f"The index shows a card of every page, but docs/gallery/ has none of `{page.name}`; "
+                    f"run `python docs/make_gallery.py {page.name}` first."
+                )
             lines += [
                 f":::{{grid-item-card}} {page.title}",
                 f":link: gallery/{page.name}",
                 ":link-type: doc",
-                f":img-bottom: gallery/{first_picture(page)}",
+                f":img-bottom: gallery/{card_of(page).name}",
                 ":::",
                 "",
             ]
@@ -74,15 +99,30 @@ def index_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+def reword(page) -> None:
+    """Write how to open a page in the explorer anew, in the text that there is: numbers and pictures stay."""
+    path = HERE / f"{page.name}.md"
+    head, title, rest = path.read_text().partition("## How it is made\n\n")
+    _, made, rest = rest.partition(f"Made by `twolayer gallery {page.name}`")
+    path.write_text("".join([head, title, *(f"{line}\n" for line in opened(page)), made, rest]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--words", action="store_true", help="compute nothing: write the words around the figures anew")
+    parser.add_argument("--cards", action="store_true", help="compute nothing: cut the cards of the index out anew")
     asked = parser.parse_args()
     HERE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         for page in [find_page(name) for name in asked.names] if asked.names else pages():
-            write_page(page, Path(folder) / page.name, asked.data_dir)
+            if asked.cards:
+                make_cards.write_card(figure_of(page), page.name, card_of(page))
+            elif asked.words:
+                reword(page)
+            else:
+                write_page(page, Path(folder) / page.name, asked.data_dir)
             print(page.name, flush=True)
     HERE.with_suffix(".md").write_text(index_text())
     (HERE.parent / "claims.md").write_text(make_claims.text(), encoding="utf-8")

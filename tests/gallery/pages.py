@@ -19,6 +19,34 @@ QUICK = {
     "provable-learning",
     "million-dimensions",
 }
+# For every page the tests in which a term of its physics is off by a factor, and the page fails: file and function.
+ONE_TERM = "test_a_page_fails_with_one_term_twice_as_large"
+TWICE = {
+    "test_dimensionless_odes": dict.fromkeys(
+        ("sgd-to-ode", "wide-students", "mean-field", "wasserstein-flow", "learning-rate-regimes"), ONE_TERM
+    ),
+    "test_escaping_mediocrity": {
+        **dict.fromkeys(("escape-times", "escape-width", "optimal-learning-rate", "second-layer"), ONE_TERM),
+        **dict.fromkeys(("escape-trajectories", "risk-floor"), "test_a_page_fails_with_a_noise_twice_as_large"),
+    },
+    "test_first_order_methods": {
+        "staircase": "test_the_staircase_page_fails_when_the_noise_of_a_batch_counts_twice",
+        "reused-batches": "test_the_page_on_reused_batches_fails_with_steps_twice_as_large",
+        "learnable-targets": "test_the_page_on_learnable_targets_fails_with_leaps_twice_as_large",
+        "batch-sizes": "test_the_page_on_batch_sizes_fails_with_steps_twice_as_large",
+    },
+    "test_fine_grained_analysis": {
+        **dict.fromkeys(("lazy-training", "complexity", "provable-learning"), "test_a_factor_of_two_is_seen"),
+        "eigenvector-projections": "test_projections_that_are_twice_as_large_are_seen",
+    },
+    "test_beyond_the_papers": {
+        "forgetting": "test_the_page_on_forgetting_fails_with_a_noise_twice_as_large",
+        "gaussian-equivalence": "test_the_page_on_data_fails_with_a_noise_twice_as_large",
+        "million-dimensions": "test_the_page_on_a_million_dimensions_fails_with_one_term_twice_as_large",
+        "optimised-schedule": "test_the_page_on_schedules_fails_with_a_noise_twice_as_large",
+        "plateau-lengths": "test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth",
+    },
+}
 
 
 def names_of(source):

@@ -5,7 +5,7 @@ import pytest
 import twolayer as tl
 from tests.gallery.pages import check, double_the_rate, names_of, twice
 from twolayer.gallery import PageOptions, find_page, make
-from twolayer.theory.formulas import one_neuron
+from twolayer.theory.formulas import one_neuron, phase_retrieval
 
 
 @pytest.mark.parametrize("name", names_of("beyond_the_papers"))
@@ -24,3 +24,22 @@ def test_the_page_on_a_million_dimensions_fails_with_one_term_twice_as_large(tmp
 def test_the_page_on_schedules_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
     double_the_rate(monkeypatch, tl.SaadSolla)
     assert not make(find_page("optimised-schedule"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
+def test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth(tmp_path, monkeypatch):
+    original = phase_retrieval.growth_rate
+    monkeypatch.setattr(phase_retrieval, "growth_rate", lambda *numbers: 1.001 * original(*numbers))
+    assert not make(find_page("plateau-lengths"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
+def test_the_page_on_forgetting_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, tl.SaadSolla)
+    assert not make(find_page("forgetting"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
+def test_the_page_on_data_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, tl.SaadSolla)
+    assert not make(find_page("gaussian-equivalence"), tmp_path / "page", PageOptions()).holds

@@ -32,8 +32,13 @@ def test_a_page_fails_with_one_term_twice_as_large(name, tmp_path, monkeypatch):
     assert not make(find_page(name), tmp_path / name, PageOptions()).holds
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name, theory", [("escape-trajectories", tl.SDE), ("risk-floor", tl.SaadSolla)])
+@pytest.mark.parametrize(
+    "name, theory",
+    [
+        pytest.param("escape-trajectories", tl.SDE, marks=pytest.mark.long),
+        pytest.param("risk-floor", tl.SaadSolla, marks=pytest.mark.slow),
+    ],
+)
 def test_a_page_fails_with_a_noise_twice_as_large(name, theory, tmp_path, monkeypatch):
     double_the_rate(monkeypatch, theory)
     assert not make(find_page(name), tmp_path / name, PageOptions()).holds

@@ -1,13 +1,16 @@
 """The gallery as a whole: what is listed, what a claim is, and that a page fails when its physics is broken."""
 
 import importlib
+import inspect
 import json
-import tomllib
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from PIL import Image
 
+from tests.gallery.pages import TWICE
 from twolayer.cli import main
 from twolayer.gallery import Claim, Page, agrees, make, pages, run_script, slope
 from twolayer.gallery.page import HERE, SOURCES
@@ -24,6 +27,22 @@ def test_every_folder_is_a_page_and_every_page_is_listed(capsys):
     listed = json.loads(out)["pages"]
     assert [each["name"] for each in listed] == [page.name for page in pages()]
     assert all(each["title"] in err for each in listed)
+
+
+def test_every_page_is_tried_with_broken_physics():
+    """The list names a test of every page, which speaks of that page by its name or in its parameters."""
+    assert sorted(name for tests in TWICE.values() for name in tests) == sorted(page.name for page in pages())
+    for file, tests in TWICE.items():
+        module = importlib.import_module(f"tests.gallery.{file}")
+        for name, test in tests.items():
+            function = getattr(module, test)
+            parameters = [mark.args[1] for mark in function.pytestmark if mark.name == "parametrize"]
+            assert f'"{name}"' in inspect.getsource(function) or any(_has(values, name) for values in parameters)
+
+
+def _has(values, name):
+    """Whether a page is among parameters, by itself or first of several."""
+    return any(name == (value if isinstance(value, str) else value[0]) for value in values)
 
 
 def test_the_site_shows_every_page_with_its_text():
@@ -45,14 +64,55 @@ def test_the_index_is_made_of_stored_pictures(monkeypatch, tmp_path):
         make_gallery.index_text()
 
 
+def test_every_page_has_a_card():
+    """A small picture of one panel of its figure."""
+    for page in pages():
+        path = DOCS / "gallery" / f"{page.name}-card.png"
+        assert path.stat().st_size < 60_000
+        with Image.open(path) as card:
+            assert card.size == (600, 400) and len(np.unique(np.asarray(card.convert("L")))) > 10
+
+
+def test_a_card_is_cut_out_at_the_gutters(monkeypatch, tmp_path):
+    """Four panels with one colour each, under a common title: a card has its own colour and title and no other's."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    make_cards = importlib.import_module("make_cards")
+    colours = ["#ff0000", "#00ff00", "#0000ff", "#ff00ff"]
+    figure, axes = plt.subplots(2, 2, figsize=(7, 5.5), layout="constrained")
+    for ax, colour in zip(axes.flat, colours, strict=True):
+        ax.fill_between([0, 1], [0, 1], color=colour)
+        ax.set_title("its title", color=colour)
+        ax.set_xlabel("an axis", color=colour)
+        ax.set_ylabel("another axis", color=colour)
+    figure.suptitle("the title of all", color="#00ffff")
+    figure.savefig(tmp_path / "figure.png", dpi=200)
+    plt.close(figure)
+    boxes = make_cards.frames(np.asarray(Image.open(tmp_path / "figure.png").convert("L")))
+    assert len(boxes) == 4
+    for number in range(4):
+        card = np.asarray(make_cards.card(tmp_path / "figure.png", number).convert("RGB")).astype(int)
+        rgb = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in [*colours, "#00ffff"]]
+        drawn = [np.abs(card - colour).sum(axis=-1) < 60 for colour in rgb]
+        assert [each.any() for each in drawn] == [other == number for other in range(5)]
+        assert not (card[:8] < 250).any() and not (card[-8:] < 250).any()
+        own = drawn[number]  # letters above, below and to the left of the frame
+        frame = np.argwhere(card.sum(axis=-1) < 90)
+        (top, left), (bottom, _) = frame.min(axis=0), frame.max(axis=0)
+        assert own[:top].any() and own[bottom:].any() and own[:, :left].any()
+
+
 def test_the_table_of_claims_is_that_of_the_stored_pages(monkeypatch):
-    """Each claim of the texts names claims of pages that exist, and every page on a text serves one."""
+    """Each claim of the texts names claims of pages or tests that exist, and every page on a text serves one."""
     monkeypatch.syspath_prepend(str(DOCS))
     make_claims = importlib.import_module("make_claims")
     assert (DOCS / "claims.md").read_text() == make_claims.text()
-    cited = {
-        page for claim in tomllib.loads((DOCS / "claims.toml").read_text())["claim"] for page in claim.get("shown", {})
-    }
+    claims = make_claims.all_claims()
+    cited = {page for claim in claims for page in claim.get("shown", {})}
+    for claim in claims:
+        assert "shown" in claim or make_claims.tests_of(claim)
+        for file, names in make_claims.tests_of(claim):
+            text = (DOCS.parent / file).read_text()
+            assert all(f"\ndef test_{name}(" in text for name in names), (file, names)
     assert {page.name for page in pages() if SOURCES[page.source][1]} <= cited
 
 

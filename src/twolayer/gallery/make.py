@@ -148,7 +148,7 @@ def _readme(result: Result, figures: list[str]) -> str:
 
 def claims_table(claims: tuple[Claim, ...]) -> str:
     """The claims as a Markdown table."""
-    rows = ["| claim | number | allowed | |", "|---|---|---|---|"]
+    rows = ["| claim | number | allowed | outcome |", "|---|---|---|---|"]
     for claim in claims:
         sentence, holds = claim.sentence.replace("|", "\\|"), "holds" if claim.holds else "**fails**"
         rows.append(f"| {sentence} | {claim.value:.4g} | {claim.allowed} | {holds} |")

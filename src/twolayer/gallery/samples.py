@@ -1,5 +1,7 @@
 """The data sets of the pages on lazy training: MNIST and CIFAR-10 if their files exist, two Gaussians otherwise."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
@@ -12,21 +14,25 @@ SYNTHETIC = "two Gaussians on the sphere"
 DIMENSION, SEPARATION = 30, 2.0  # of the Gaussians; half the distance of their means, in units of their deviation
 
 
-def two_classes(ask: PageOptions, n: int, held_out: int = 1) -> dict[str, tuple[Samples, Samples]]:
+def two_classes(
+    ask: PageOptions, n: int, held_out: int = 1, names: Sequence[str] = tuple(IMAGES)
+) -> dict[str, tuple[Samples, Samples]]:
     r"""Training and test samples of two classes, by the name of the set.
 
-    The two classes of each image set whose files are in the given folder or in the default ones;
+    The two classes of each image set of these names whose files are in the given folder or in the default ones;
     where there is none, :math:`x \propto s y e_1 + \xi` with :math:`\xi \sim N(0, I_d)` and labels :math:`y = \pm 1`.
     """
     sets, missing = {}, []
-    for name, title in IMAGES.items():
+    for name in names:
         try:
             parts = [load_samples(name, split=split, data_dir=ask.data_dir) for split in ("train", "test")]
         except InvalidInput as reason:
             missing.append(reason)
             continue
         sizes = (min(n, parts[0].n), min(held_out, parts[1].n))
-        sets[title] = tuple(Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True))
+        sets[IMAGES[name]] = tuple(
+            Samples(part.X[:size], part.y[:size]) for part, size in zip(parts, sizes, strict=True)
+        )
     if ask.data_dir is not None and not sets:  # a folder given explicitly is never replaced by another one
         raise missing[0]
     return sets or {SYNTHETIC: (gaussians(n), gaussians(held_out, 1))}

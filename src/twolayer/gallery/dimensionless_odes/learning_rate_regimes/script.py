@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import equinox as eqx
 import numpy as np
 
 import twolayer as tl
@@ -169,14 +168,16 @@ def _floor(spec, ask):
     rates = 0.02 * 2.0 ** (np.arange(19) / 2.0)
     chosen = slice(10, None, 2) if ask.full else slice(14, None, 2)
     measured = rates[chosen]
-    asked = {"until": spec.ask.until, "save": [spec.ask.until]}
+    asked = {"until": spec.ask.until, "save": [spec.ask.until], "workers": 0}
 
-    def ends(description, rate, replicas=1):
-        training = eqx.tree_at(lambda training: training.learning_rate, spec.training, float(rate))
-        return tl.evolve(spec.problem, training, description, replicas=replicas, **asked).excess_risk.values[:, -1]
+    def ends(description, rates, replicas=1):
+        over = {"training.learning_rate": rates}
+        swept = tl.sweep(spec.problem, spec.training, description, over=over, replicas=replicas, **asked)
+        last = swept.excess_risk[:, :, -1]
+        return last.transpose("learning_rate", "replica").values
 
-    floors = np.array([ends(tl.SaadSolla(), rate)[0] for rate in rates])
-    runs = np.array([ends(tl.OverlapSGD(), rate, spec.ask.replicas) for rate in measured])
+    floors = ends(tl.SaadSolla(), rates)[:, 0]
+    runs = ends(tl.OverlapSGD(), measured, spec.ask.replicas)
     means, errors = runs.mean(axis=1), runs.std(axis=1, ddof=1) / np.sqrt(spec.ask.replicas)
     small = rates < 0.2
     left_out = rates[small].max() / spec.problem.p  # the next order in gamma / p

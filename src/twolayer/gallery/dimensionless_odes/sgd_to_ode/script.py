@@ -26,7 +26,9 @@ class Measurement:
     def problem(self, d, p):
         problem = self.spec.problem
         start, copies = problem.start, p // problem.p
-        wide = tl.GivenOverlaps(np.kron(np.eye(copies), start.Q), np.tile(start.M, (copies, 1)))
+        # Copies share their part along the target, and what is orthogonal to it is orthogonal between copies.
+        M, along = np.tile(start.M, (copies, 1)), start.M @ start.M.T
+        wide = tl.GivenOverlaps(M @ M.T + np.kron(np.eye(copies), start.Q - along), M)
         student = tl.Student(p, problem.student.activation)
         return tl.Problem(problem.target, student, tl.Gaussian(d), start=wide, noise=problem.noise)
 

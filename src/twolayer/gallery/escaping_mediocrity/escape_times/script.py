@@ -1,6 +1,5 @@
-"""Escape times of one neuron against d, to a million dimensions: formulas, ODE, and SGD; and the SDE beside them."""
+"""Escape times against d, to a million dimensions, and over a grid of widths and d: formulas, ODE, SDE, and SGD."""
 
-import equinox as eqx
 import numpy as np
 
 import twolayer as tl
@@ -10,6 +9,10 @@ from twolayer.theory.formulas import phase_retrieval
 from twolayer.theory.formulas.one_neuron import diffusion_time
 
 THRESHOLD = 0.1
+ASKED = {"verb": "exit_time", "threshold": THRESHOLD, "workers": 0}
+# The ODE from random starts, earlier by what the noise of SGD makes at each d.
+BEST = "ode_at_finite_d"
+WIDTHS, DIMENSIONS = [1, 2, 4], [100, 300, 1000, 3000]
 
 
 def make(spec, ask):
@@ -17,16 +20,14 @@ def make(spec, ask):
     dimensions = np.array([100, 1000, 10_000, 100_000, 1_000_000])
     # Enough at d = 1000 that a noise of SGD twice as large would show.
     runs = [2000, 6000, 2000, 1000, 1000] if ask.full else [2000, 6000, 200, 48, 20]
-    results = []
-    for seed, (d, replicas) in enumerate(zip(dimensions, runs, strict=True)):  # independent runs at every d
-        problem = eqx.tree_at(lambda problem: problem.inputs, spec.problem, tl.Gaussian(int(d)))
-        results.append(tl.exit_time(problem, spec.training, threshold=THRESHOLD, replicas=replicas, seed=seed))
-    measured = np.array([float(result.measured_mean) for result in results])
-    errors = np.array([float(result.measured_mean_error) for result in results])
-    rate = float(results[0].growth_rate)
+    # Independent runs at every d: numbers of them and seeds change along with it.
+    over = {"problem.inputs.d": dimensions, "run.replicas": runs, "run.seed": range(len(runs))}
+    swept = tl.sweep(spec.problem, spec.training, over=over, together=[list(over)], **ASKED)
+    measured, errors = swept.measured_mean.values, swept.measured_mean_error.values
+    rate = float(swept.growth_rate[0])
 
     def times(name):
-        return np.array([float(result.predicted.sel(estimate=name)) for result in results])
+        return swept.predicted.sel(estimate=name).values
 
     # With drift and noise of SGD at each d, over all starts, up to order 1/d: nothing is linearised.
     passage = np.array([diffusion_time(int(d), gamma, noise, THRESHOLD).value for d in dimensions])
@@ -38,6 +39,7 @@ def make(spec, ask):
     fitted = np.polyval(line, np.log(dimensions))
     slope_error = covariance[0, 0] ** 0.5
 
+    grid = _over_widths(spec, 1024 if ask.full else 256)
     side = _side_by_side(spec, 2000 if ask.full else 1000)
     smooth = np.geomspace(dimensions[0], dimensions[-1], 61).astype(int)
     shown = [
@@ -52,6 +54,7 @@ def make(spec, ask):
             log="x",
             legend="below",
         ),
+        _width_panel(grid),
         _law_panel(side, spec.problem.d),
     ]
     means = {name: (np.mean(times), np.std(times, ddof=1) / np.sqrt(times.size)) for name, times in side.items()}
@@ -70,11 +73,50 @@ def make(spec, ask):
             1.0 - 1.0 / np.sqrt(THRESHOLD * dimensions[-1]),
             1.0 + 1.0 / np.sqrt(THRESHOLD * dimensions[-1]),
         ),
+        *_width_claims(grid),
         # The SDE is looked at 256 times in the time of the ODE, and so is late by at most one of them.
         agrees("mean of the SDE against SGD", means["SDE"][0], both[0], means["SGD"][0], means["ODE"][0] / 256),
         agrees("lead of SGD over the ODE against log 2 / r", means["ODE"][0] - means["SGD"][0], both[1], -near),
     ]
-    return Made({"figure": panels(shown, r"Escape of one neuron, $\gamma = 1/12$, $T = 0.1$")}, claims)
+    return Made({"figure": panels(shown, r"Escape from a random start, $\gamma = 1/12$, $T = 0.1$")}, claims)
+
+
+def _over_widths(spec, runs):
+    """Exit times over the grid of widths and dimensions, each cell with starts and runs of its own."""
+    over = {"problem.student.p": WIDTHS, "problem.inputs.d": DIMENSIONS}
+    return tl.sweep(spec.problem, spec.training, over=over, replicas=runs, starts=64, seed=20, **ASKED)
+
+
+def _width_claims(grid):
+    """The means of all cells against the theory with the noise of SGD at their d, and their growth with log d."""
+    means, errors = grid.measured_mean.values, grid.measured_mean_error.values
+    best = grid.sel(estimate=BEST)
+    both = np.hypot(errors, best.predicted_error.values)
+    logs, rates = np.log(DIMENSIONS), grid.growth_rate.values[:, 0]
+
+    def slopes(values):
+        return np.array([np.polyfit(logs, row, 1)[0] for row in values])
+
+    scatter = [np.linalg.norm((logs - logs.mean()) / np.sum((logs - logs.mean()) ** 2) * row) for row in errors]
+    bent = np.abs(slopes(best.predicted.values) - 1.0 / rates)  # at these d the growth is not yet that of large ones
+    return [
+        agrees(
+            "measured means over widths and dimensions against the ODE with the noise of SGD, largest deviation",
+            *(means, both, best.predicted.values, best.model_error.values),
+        ),
+        agrees("slope of the means in log d at each width against 1 / r(p)", slopes(means), scatter, 1.0 / rates, bent),
+    ]
+
+
+def _width_panel(grid):
+    """Escape times against d, with a colour for each width."""
+    parts = []
+    for color, p in enumerate(WIDTHS):
+        cells = grid.sel(p=p)
+        means, errors = cells.measured_mean.values, cells.measured_mean_error.values
+        parts.append(Series("", DIMENSIONS, cells.predicted.sel(estimate=BEST).values, color=color))
+        parts.append(Series(f"SGD, $p = {p}$", DIMENSIONS, means, errors, kind="points", color=color))
+    return Panel("dimension  $d$", "escape time  $t$", parts, log="x", legend="below", title="lines: ODE with noise")
 
 
 def _side_by_side(spec, runs):

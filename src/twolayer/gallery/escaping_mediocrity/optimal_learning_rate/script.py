@@ -60,7 +60,14 @@ def make(spec, ask):
     ]
     shown = [_rates_panel(problem, best, smooth, curves, rates, runs), *_width_panels(problem, widths, table, gain)]
     return Made(
-        {"figure": panels(shown, rf"The rate that escapes soonest, $\Delta = {noise:g}$, $d = {problem.d}$")}, claims
+        {
+            "figure": panels(
+                shown,
+                rf"The rate that escapes soonest, $\Delta = {noise:g}$, $d = {problem.d}$",
+                has_common_legend=False,
+            )
+        },
+        claims,
     )
 
 

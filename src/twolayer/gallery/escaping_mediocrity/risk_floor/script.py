@@ -11,6 +11,7 @@ from twolayer.theory.formulas.phase_retrieval import fixed_overlap, maximal_lear
 AT_ZERO = 2.0  # the excess risk at m = 0
 
 
+# Large: a page is read from top to bottom, from its sizes to its claims.
 def make(spec, ask):
     noise, d = spec.problem.noise, spec.problem.d
     largest = float(maximal_learning_rate(1, noise))

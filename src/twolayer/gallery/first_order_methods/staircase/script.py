@@ -11,8 +11,9 @@ from twolayer.plots import Panel, Rule, Series, panels
 STEPS, ALPHA, RATE, PENALTY = 4, 16, 1.0, 1e-3  # the rate is gamma n_b / (p d), which moves a neuron by order one
 STAIRCASE, PRODUCT, CUBIC, MIXED = "z1 + z1*z2 + z1*z2*z3", "z1*z2*z3", "he3(z1)", "z1 + he3(z2)"
 SIGNS = f"{STAIRCASE}, a of signs"
-# What remains of the error for the best function of the fields that giant steps have found, E[Var(f | z_U)] / 2.
-LEFT = {STAIRCASE: (1.5, 1.0, 0.5, 0.0, 0.0), PRODUCT: (0.5,) * 5, CUBIC: (3.0,) * 5, MIXED: (3.5,) + (3.0,) * 4}
+# The error without any field, half of the target's mean square.
+NOTHING_KNOWN = {STAIRCASE: 1.5, PRODUCT: 0.5, CUBIC: 3.0, MIXED: 3.5}
+WIDE = 64  # neurons of the network whose second layer is fitted on samples
 NOTHING, SOMETHING = 1e-9, 1e-3  # an overlap of the map below the one is zero, above the other it is found
 THEORY = tl.BatchMap(engine=tl.Auto(engines=("Series", "Cloud", "MonteCarlo")))
 
@@ -27,38 +28,43 @@ def make(spec, ask):
     steps = np.arange(STEPS + 1)
     gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
     claims, curves, right, asked = [], {}, 0, 0
-    for name, target, second_layer in [*((target, target, gaussian) for target in LEFT), (SIGNS, STAIRCASE, signs)]:
+    for name, target, second_layer in [
+        *((target, target, gaussian) for target in NOTHING_KNOWN),
+        (SIGNS, STAIRCASE, signs),
+    ]:
         problem = layered(target, d, second_layer)
         order = tl.learnability(problem.target).giant_steps()
         simulated = [first_layers(layered(target, n, second_layer), tl.OverlapSGD(), replicas) for n in (d, 2 * d)]
-        if order:
-            theory = first_layers(problem, THEORY)
-            (predicted, runs), M = errors(problem, theory, simulated[0]), theory.M.values[0]
-            predicted = predicted[0]
-            found = np.array([[[f"z{r}"] in order[:number] for r in (1, 2, 3)] for number in steps])
-            largest = np.abs(M).max(axis=1)
-            right += int(np.sum(np.where(found, largest > SOMETHING, largest < NOTHING)))
-            asked += found.size
-        else:  # no step finds anything, and no function of other fields has a correlation with the target
-            predicted, M = np.array(LEFT[target]), np.zeros((len(steps), p, 3))
-            (runs,) = errors(problem, simulated[0])
+        theory = first_layers(problem, THEORY)
+        ((predicted,), runs), M = errors(problem, theory, simulated[0]), theory.M.values[0]
+        found = np.array([[[f"z{r}"] in order[:number] for r in (1, 2, 3)] for number in steps])
+        largest = np.abs(M).max(axis=1)
+        right += int(np.sum(np.where(found, largest > SOMETHING, largest < NOTHING)))
+        asked += found.size
         (more,), overlaps = errors(problem, simulated[1]), simulated[0].M.values
         curves[name] = (predicted, runs, M, overlaps)
         sentence = f"{name}: test error of SGD, extrapolated in 1/d, against theory, all steps"
         claims.append(agrees(sentence, *(x[1:] for x in extrapolated(runs, more)), predicted[1:]))
     by_map = curves[STAIRCASE][0]
-    on_samples = with_samples(layered(STAIRCASE, d, gaussian), 2, replicas)
-    highest = on_samples.mean() + 5.0 * on_samples.std(ddof=1) / np.sqrt(replicas)
+    on_samples = {width: fits_on_samples(width, d, replicas, ask.full) for width in (p, WIDE)}
+    highest = {width: mean[2] + 5.0 * error[2] for width, (mean, error) in on_samples.items()}
     claims = [
         Claim(f"overlaps that are zero or not after each step as `learn` says, of {asked}", float(right), low=asked),
         Claim("staircase after one step, error of the map over the least without any field", by_map[1] / 1.5, high=1.0),
         Claim("staircase after one step, error of the map over the least with z1", by_map[1] / 1.0, low=1.0),
         Claim("staircase after two steps, error of the map over the least with z1", by_map[2] / 1.0, high=1.0),
-        Claim("the same in SGD and ridge regression on samples, mean and five standard errors", highest, high=1.0),
+        *(
+            Claim(f"the same in SGD and ridge regression on samples, p = {width}, mean and five errors", top, high=1.0)
+            for width, top in highest.items()
+        ),
         Claim(f"{MIXED}, error of the map over the least with z1", np.min(curves[MIXED][0][1:]) / 3.0, low=1.0),
         *claims,
     ]
-    shown = [staircase_panel(steps, curves), others_panel(steps, curves), overlaps_panel(steps, curves)]
+    shown = [
+        staircase_panel(steps, curves, on_samples[WIDE]),
+        others_panel(steps, curves),
+        overlaps_panel(steps, curves),
+    ]
     title = (
         rf"Layer-wise, $p={p}$, $n_b = {ALPHA}\,d$, $d={d}$: theory (lines), {replicas} runs (marks; bars: 2 errors)"
     )
@@ -112,11 +118,28 @@ def with_samples(problem, number, replicas):
     return tl.evolve(problem, phases, tl.OverlapSGD(), **ask).excess_risk.values[:, -1]
 
 
-def staircase_panel(steps, curves):
+def fits_on_samples(p, d, replicas, all_steps):
+    """The mean test error of the staircase and its standard error, at numbers of giant steps; two by default."""
+    problem = layered(STAIRCASE, d, np.random.default_rng(0).standard_normal(p))
+    fits = {number: with_samples(problem, number, replicas) for number in (range(1, STEPS + 1) if all_steps else (2,))}
+    means = {number: fit.mean() for number, fit in fits.items()}
+    return means, {number: fit.std(ddof=1) / np.sqrt(replicas) for number, fit in fits.items()}
+
+
+def staircase_panel(steps, curves, wide):
     """The test error of the staircase, and what the best function of the fields found so far would have."""
     series = [
         *drawn("$a$ Gaussian", steps, curves[STAIRCASE], 1.0, 0),
         *drawn("$a$ signs", steps, curves[SIGNS], 1.0, 1),
+        Series(
+            f"$p = {WIDE}$, fit on samples",
+            list(wide[0]),
+            list(wide[0].values()),
+            np.array(list(wide[1].values())),
+            kind="points",
+            color=2,
+            look={"marker": "s"},
+        ),
     ]
     floors = [Rule("best function of $z_1$", 1.0), Rule("of $z_1$ and $z_2$", 0.5, look={"ls": "--"})]
     return Panel("giant steps", "test error", [*series, *floors], title=words(STAIRCASE), xticks=steps, ylim=(0.4, 1.6))
@@ -126,8 +149,8 @@ def others_panel(steps, curves):
     """The test errors of all targets, relative to that of no network."""
     series = [
         part
-        for color, target in enumerate(LEFT)
-        for part in drawn(words(target), steps, curves[target], LEFT[target][0], color)
+        for color, target in enumerate(NOTHING_KNOWN)
+        for part in drawn(words(target), steps, curves[target], NOTHING_KNOWN[target], color)
     ]
     series.append(Rule("", 6.0 / 7.0))  # what the best function of z1 leaves of the last target
     return Panel("giant steps", "test error / at the start", series, title="in and outside of the class", xticks=steps)
