@@ -1,11 +1,17 @@
 """The documentation site: MyST pages, API from docstrings, references from `references.bib`.
 
-`scripts/docs` builds it with warnings as errors. A build needs no network; pages load MathJax from a CDN.
+`scripts/docs` builds it with warnings as errors. Neither a build nor its pages need a network.
 """
 
 import logging
+import sys
+from pathlib import Path
+
+from PIL import Image
 
 import twolayer
+
+sys.path.insert(0, str(Path(__file__).parent))  # the live figures are stated beside this file
 
 project = "twolayer"
 author = "The twolayer authors"
@@ -19,8 +25,11 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx_design",  # the cards of the first page
     "sphinxcontrib.bibtex",
+    "live_figures",
+    "make_claims",
 ]
-exclude_patterns = ["make_claims.py", "make_gallery.py", "run_notebooks.py"]
+mathjax_path = "mathjax/tex-chtml.js"
+exclude_patterns = ["live_figures.py", "make_cards.py", "make_claims.py", "make_gallery.py", "run_notebooks.py"]
 
 # A name in single backticks within a docstring is a link where there is something to link to.
 default_role = "py:obj"
@@ -45,22 +54,29 @@ nb_execution_mode = "off"  # the outputs are stored (`docs/run_notebooks.py`), a
 nb_merge_streams = True
 
 html_theme = "pydata_sphinx_theme"
+html_context = {"default_mode": "auto"}
 html_title = "twolayer"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = [("copy.js", {"defer": "defer"})]
+html_favicon = "_static/logo.svg"
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
-    "logo": {"text": "twolayer"},
+    "logo": {"text": "twolayer", "image_light": "_static/logo.svg", "image_dark": "_static/logo.svg"},
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
-    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 5,
+    "navbar_persistent": [],
+    "navbar_end": ["search-button", "theme-switcher"],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],
 }
-html_sidebars = {"index": []}
+# Pages that stand alone have no list of neighbours, and their tables and cards take its place.
+ALONE = """index getting-started gallery claims cite choose losses spectra sweeps explorer extend sharp-bits notation
+performance glossary architecture contributing changelog references"""
+html_sidebars = {page: [] for page in ALONE.split()}
 
 
 def _without_factories(app, what, name, obj, options, signature, returned):
@@ -68,7 +84,20 @@ def _without_factories(app, what, name, obj, options, signature, returned):
     return (signature.replace("<factory>", "..."), returned) if signature and "<factory>" in signature else None
 
 
+def _small_pictures(app, failure):
+    """Draw the pictures of a finished site with 128 colours: no difference to the eye, a third of the bytes."""
+    if failure is not None or app.builder.format != "html":
+        return
+    for path in (Path(app.outdir) / "_images").glob("*.png"):
+        with Image.open(path) as picture:
+            if picture.mode == "P":
+                continue
+            small = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
+        small.save(path, optimize=True)
+
+
 def setup(app):
     # The pages of the gallery are made from its folders; a checkout without them is whole, too.
     logging.getLogger("sphinx.sphinx.directives.other").addFilter(lambda record: record.args != ("gallery/*",))
     app.connect("autodoc-process-signature", _without_factories)
+    app.connect("build-finished", _small_pictures)

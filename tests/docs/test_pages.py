@@ -26,7 +26,7 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", flags=re.DOTALL | re.MULTILINE)
 FILE_NAME = re.compile(r"`([\w-]+\.toml)`[^`\n]*:\n\n\Z")
-DIRECTIVES = {"{toctree}", "{eval-rst}", "{bibliography}", "{include}"}
+DIRECTIVES = {"{live-figure}", "{claims}", "{toctree}", "{eval-rst}", "{bibliography}", "{include}"}
 KINDS = {"python", "sh", "toml", "text", *DIRECTIVES}
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 # How near a number must be to the one shown: another machine rounds sums in another order.
