@@ -6,6 +6,7 @@ python benchmarks/all.py --only sde      # some of them; the page is left alone
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -26,15 +27,19 @@ NAMES = (
     "learn",
     "ntk",
 )
-HEAD = """# Performance
+TOP = """# Performance
 
+Measured at commit {commit} on {date}, with Python {python} and jax {jax} on {device}. What has changed since is not in
+this table: later records, of one part each, are in `benchmarks/results/`, with their commit and machine.
+
+"""
+HEAD = """\
 Ours, the naive way and the floor on the same work in one run, from `python benchmarks/all.py`: one core and CPU time
 (best of several, compile time apart), but for the Gram matrix, on all cores and by the wall clock, and layer-wise
 training, on all cores. The naive
 way is the equations as one would write them in NumPy. The floor is the part that every implementation shares: the
 random numbers as JAX draws them (`DirectSGD` draws its own, which are cheaper), or one matrix product or decomposition
-by BLAS and LAPACK. More figures, other machines and the H200 are in `benchmarks/results/`.
-
+by BLAS and LAPACK. Other machines and the H200 are in `benchmarks/results/`, too.
 """
 
 
@@ -49,19 +54,24 @@ def run(name: str) -> list[dict]:
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"benchmark"')]
 
 
-def page(found: dict[str, list[dict]], commit: str) -> str:
+def shown(x: float, unit: str) -> str:
+    """A time in three digits or more and the unit of its row, on one line."""
+    digits = max(0, 2 - math.floor(math.log10(abs(x))))
+    return f"{x:,.{digits}f}\N{NO-BREAK SPACE}{unit}"
+
+
+def page(found: dict[str, list[dict]], commit: str, date: str) -> str:
     machine = next(iter(found.values()))[0]["machine"]
-    words = f"Python {machine['python']}, jax {machine['jax']}, {machine['device']}, commit {commit}."
+    versions = {name: machine[name] for name in ("python", "jax", "device")}
     lines = [
-        HEAD + words,
-        "",
+        TOP.format(commit=commit, date=date, **versions) + HEAD,
         "| work | ours | naive | floor | naive / ours | ours / floor |",
         "|---|---|---|---|---|---|",
     ]
     for answers in found.values():
         for each in (line for answer in answers for line in answer["summary"]):
             ours, naive, floor = each["ours"], each["naive"], each["floor"]
-            cells = [f"{x:.3g} {each['unit']}" if x is not None else "" for x in (ours, naive, floor)]
+            cells = [shown(x, each["unit"]) if x is not None else "" for x in (ours, naive, floor)]
             ratios = [f"{naive / ours:.3g}" if naive else "", f"{ours / floor:.3g}" if floor else ""]
             lines.append("| " + " | ".join([each["what"], *cells, *ratios]) + " |")
     return "\n".join(lines) + "\n"
@@ -75,7 +85,7 @@ def main() -> None:
     if not asked.only:
         described = ["git", "describe", "--always", "--dirty"]
         commit = subprocess.run(described, capture_output=True, text=True, check=True, cwd=HERE).stdout.strip()
-        PAGE.write_text(page(found, commit))
+        PAGE.write_text(page(found, commit, time.strftime("%Y-%m-%d")))
         print(PAGE.read_text())
 
 

@@ -3,8 +3,10 @@
 Behaviour without double precision is tested in a fresh process (fixture `fresh_python`), since the switch is global.
 """
 
+import gc
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -28,6 +30,26 @@ with suppress(ModuleNotFoundError):
     hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
     hypothesis.settings.load_profile("fixed")
 
+# With two workers the one that begins a file of minutes last leaves the other without work: these files come first, and
+# `scripts/test` keeps the order (pytest-xdist would begin with the files of most tests).
+LONGEST_FIRST = (
+    "tests/explore/test_page.py",
+    "tests/cross",
+    "tests/docs",
+    "tests/fuzz",
+    "tests/honesty",
+    "tests/gallery",
+    "tests/expectation/test_engines.py",
+    "tests/verbs",
+    "tests/theory",
+    "tests/learnability",
+    "tests/sweeps",
+)
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
 CACHES = Path(__file__).parents[1] / "build" / "jax-cache"
 
 Z_LIMIT = 5.0  # two-sided false-alarm rate 6e-7 for one normal score; with fixed seeds a pass stays a pass
@@ -50,6 +72,22 @@ def pytest_configure(config: pytest.Config) -> None:
         cache.open()
         cache.use()
         config.add_cleanup(cache.close)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest; within a file, and among the others, the order stays."""
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, start in enumerate(LONGEST_FIRST) if item.nodeid.startswith(start)), len(LONGEST_FIRST))
+
+    items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Look for cycles of references less often: tracing makes millions of objects, and looking costs a fifth of it."""
+    gc.collect()
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_runtest_setup() -> None:
@@ -121,3 +159,19 @@ def check_same_law() -> Callable[..., None]:
             assert probability > 6e-7, f"{label}: entry {entry}, KS probability {probability:.1e}"  # the rate of z = 5
 
     return check
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """An installed Chromium, which Playwright drives: one for all tests of a file.
+
+    Playwright holds the event loop of the process meanwhile, so that tests of other files could not run their own.
+    """
+    library = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with library.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=[*flags, "--disable-sync"])
+        yield running
+        running.close()

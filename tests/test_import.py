@@ -1,6 +1,11 @@
 """What importing the package does, and does not do, in a fresh interpreter."""
 
 import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +60,20 @@ except tl.InvalidInput as error:
     print(error)
 """
     assert "'half'" in fresh_python(program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, seconds",
+    [(["-m", "twolayer", "--version"], 0.3), (["-m", "twolayer", "--help"], 0.3), (["-c", "import twolayer"], 0.8)],
+)
+def test_the_first_answer_takes_a_moment(command, seconds):
+    """CPU time of a new process, the least of three; three times what is wanted, since the machine may be busy."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(times) < 3.0 * seconds

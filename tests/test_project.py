@@ -1,6 +1,7 @@
 """What the files around the package say of it is true: versions, rooms, dependencies, files they name."""
 
 import ast
+import inspect
 import os
 import re
 import subprocess
@@ -8,15 +9,24 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
 import twolayer
+from twolayer import analyses
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@cache
+def _sources() -> dict[Path, tuple[str, ast.Module]]:
+    """The text and the syntax tree of every file of the package."""
+    texts = {path: path.read_text() for path in sorted((ROOT / "src" / "twolayer").rglob("*.py"))}
+    return {path: (text, ast.parse(text)) for path, text in texts.items()}
 
 
 def test_the_version_is_the_same_everywhere():
@@ -52,9 +62,43 @@ def test_the_rooms_are_those_of_the_import_rule(page):
     assert drawn == rule
 
 
+def test_every_room_has_two_lines():
+    """What it is, and what is in it: the drawing of the house shows all rooms in the same way."""
+    (drawing,) = re.findall(r"```text\n(cli .*?)```", (ROOT / "docs" / "architecture.md").read_text(), flags=re.DOTALL)
+    begins = [bool(re.match(r"\s{0,4}(\| )?\w", line)) for line in drawing.splitlines()]
+    assert len(begins) > 20 and begins == [True, False] * (len(begins) // 2)
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_every_analysis_is_drawn(page):
+    folders = (ROOT / "src" / "twolayer" / "analyses").glob("*/")
+    functions = {name for name, member in vars(analyses).items() if inspect.isfunction(member)}
+    functions -= {"best_training"}  # reads the result of another one
+    (line,) = re.findall(r"^analyses .*?(?=^verbs)", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    words = set(re.findall(r"\w+", line))
+    assert functions <= words
+    if page == "docs/architecture.md":
+        assert {folder.name for folder in folders if folder.name != "__pycache__"} <= words
+
+
+def test_the_walks_lead_through_files_that_exist():
+    """Also the other files of the package that the page names; a file without its room is in that of the one before."""
+    text, package = (ROOT / "docs" / "architecture.md").read_text(), ROOT / "src" / "twolayer"
+    (walks,) = re.findall(r"## Walks.*?```text\n(.*?)```", text, flags=re.DOTALL)
+    missing, room = [], ""
+    named = re.findall(r"[\w*/]+\.py", walks.replace("SOURCE/NAME", "*/*"))
+    for name in named:
+        if not any(package.glob(name)) and not (room and any(package.glob(f"{room}/{name}"))):
+            missing.append(name)
+        room = name.rpartition("/")[0] or room
+    assert len(named) > 50 and not missing
+    inline = re.findall(r"`(\w+(?:/\w+)+\.(?:py|js|md))`", text)
+    assert inline and not [name for name in inline if not (package / name).exists() and not (ROOT / name).exists()]
+
+
 def test_no_two_classes_share_a_name():
     """A name says one thing in the whole house, so that a reader need not ask which of two is meant."""
-    modules = [ast.parse(path.read_text()) for path in (ROOT / "src" / "twolayer").rglob("*.py")]
+    modules = [module for _, module in _sources().values()]
     names = Counter(node.name for module in modules for node in module.body if isinstance(node, ast.ClassDef))
     assert not [name for name, times in names.items() if times > 1]
 
@@ -74,10 +118,10 @@ def _public_functions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[
 def test_no_public_signature_says_any():
     """A public function names the types that it takes and gives; ``Any`` stands inside of containers only."""
     package, without_types = ROOT / "src" / "twolayer", set()
-    for path in sorted(package.rglob("*.py")):
+    for path, (_, module) in _sources().items():
         if path.name == "script.py":  # of a page of the gallery
             continue
-        for name, node in _public_functions(ast.parse(path.read_text()).body):
+        for name, node in _public_functions(module.body):
             arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
             arguments += [argument for argument in (node.args.vararg, node.args.kwarg) if argument is not None]
             annotations = [*(argument.annotation for argument in arguments), node.returns]
@@ -136,42 +180,55 @@ def test_tests_on_a_gpu_need_no_package_of_the_other_tests():
     assert len(files) > 1 and done.returncode == 0, done.stdout + done.stderr
 
 
-# Functions that are longer than 60 lines of code, or take more than 10 arguments, and why.
-LARGE = {
-    "analyses/learnable/learn.py:learn": "a verb: one argument for each thing that can be asked",
-    "cli/exit_time.py:exit_time": "a command: one argument for each option",
-    "cli/learn.py:learn": "a command: one argument for each option",
-    "cli/ntk.py:ntk": "a command: one argument for each option",
-    "cli/sweep.py:sweep": "a command: one argument for each option",
-    "sweeps/run.py:sweep": "a verb: one argument for each thing that can be asked",
-    "gallery/escaping_mediocrity/optimal_learning_rate/script.py:make": "a page reads from top to bottom",
-    "gallery/escaping_mediocrity/risk_floor/script.py:make": "a page reads from top to bottom",
-    "gallery/escaping_mediocrity/second_layer/script.py:make": "a page reads from top to bottom",
-    "kernel/free.py:free_spectrum": "a public function: one argument for each thing that can be asked",
-    "kernel/training.py:train": "a public function: one argument for each thing that can be asked",
-    "simulation/direct_kernels.py:advance_kernel": "one kernel, whose loops share their registers",
-    "theory/motion/integrate.py:solve": "the one integrator of all theories, with the options of each",
-    "training/conventions.py:goldt2019": "the letters of a paper",
-}
+def _is_large(node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[str]) -> bool:
+    """Whether a function has more than 60 lines of code, without docstring and comments, or more than 10 arguments."""
+    first = node.body[0]
+    is_documented = ast.get_docstring(node, clean=False) is not None
+    docstring = range(first.lineno, (first.end_lineno or 0) + 1) if is_documented else range(0)
+    body = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if n not in docstring]
+    code = [n for n in body if lines[n - 1].strip() and not lines[n - 1].lstrip().startswith("#")]
+    named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    arguments = [argument for argument in named if argument.arg not in ("self", "cls")]
+    return len(code) > 60 or len(arguments) > 10
 
 
 def test_functions_are_short_or_say_why_not():
-    """Lines of code are those without docstring, comments and blank lines."""
-    large = set()
-    source = ROOT / "src" / "twolayer"
-    for path in source.rglob("*.py"):
-        text = path.read_text()
+    """A comment above a large function, and above no other one, begins with "Large:" and gives the reason."""
+    large, with_reason = set(), set()
+    for path, (text, module) in _sources().items():
         lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.FunctionDef):
+        for node in ast.walk(module):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
-            first = node.body[0]
-            is_documented = ast.get_docstring(node, clean=False) is not None
-            docstring = range(first.lineno, (first.end_lineno or 0) + 1) if is_documented else range(0)
-            body = [n for n in range(node.lineno, (node.end_lineno or 0) + 1) if n not in docstring]
-            code = [n for n in body if lines[n - 1].strip() and not lines[n - 1].lstrip().startswith("#")]
-            named = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-            arguments = [argument for argument in named if argument.arg not in ("self", "cls")]
-            if len(code) > 60 or len(arguments) > 10:
-                large.add(f"{path.relative_to(source)}:{node.name}")
-    assert not large - set(LARGE)
+            name = f"{path.relative_to(ROOT).as_posix()}: {node.name}"
+            top = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            if re.match(r"\s*# Large: \w.{20,}\.$", lines[top - 2]):
+                with_reason.add(name)
+            if _is_large(node, lines):
+                large.add(name)
+    assert large == with_reason
+    assert len(large) == sum(text.count("# Large:") for text, _ in _sources().values())
+
+
+SHARED = 10  # lines in a row that may not stand twice
+
+
+def test_no_two_places_share_ten_lines():
+    """What several places need is written once; imports, comments and blank lines do not count."""
+    places: dict[tuple[str, ...], list[str]] = {}
+    for path, (text, module) in _sources().items():
+        imports = {
+            line
+            for node in ast.walk(module)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        stripped = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1)]
+        code = [
+            (number, line) for number, line in stripped if line and not line.startswith("#") and number not in imports
+        ]
+        for first in range(len(code) - SHARED + 1):
+            window = code[first : first + SHARED]
+            key = tuple(line for _, line in window)
+            places.setdefault(key, []).append(f"{path.relative_to(ROOT).as_posix()}:{window[0][0]}")
+    assert not [where for where in places.values() if len(where) > 1]

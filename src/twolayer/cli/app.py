@@ -10,6 +10,7 @@ from twolayer.cli.derive import derive
 from twolayer.cli.doctor import doctor
 from twolayer.cli.exit_time import exit_time
 from twolayer.cli.explain import explain
+from twolayer.cli.explore import explore
 from twolayer.cli.gallery import gallery
 from twolayer.cli.learn import learn
 from twolayer.cli.ntk import ntk
@@ -40,5 +41,5 @@ def _twolayer(
     """
 
 
-for _command in (run, sweep, explain, derive, exit_time, learn, ntk, gallery, demo, doctor):
+for _command in (run, sweep, explain, derive, exit_time, learn, ntk, gallery, explore, demo, doctor):
     app.command(_command.__name__.replace("_", "-"))(answering(_command))

@@ -1,4 +1,4 @@
-"""``twolayer doctor``: whether this machine computes correctly, and how fast."""
+"""``twolayer doctor``: whether this machine computes correctly, how fast, and what would make it faster."""
 
 import time
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from twolayer.cli.answer import DONE, FAILED, Answer
 from twolayer.cli.options import AsJson, Quiet
+from twolayer.cli.remedies import remedies
 
 BROKEN_JAX = "0.10.2"  # wrong numbers on CPU for a compiled, mapped matrix-vector product (jax issue 39103)
 SHORT, LONG = 1000, 41_000  # steps of the two timed runs: their difference is free of what both pay once
@@ -21,7 +22,9 @@ class Check(NamedTuple):
 
 
 def doctor(as_json: AsJson = False, quiet: Quiet = False) -> Answer:
-    """Show versions, devices, precision and speed of this machine; the exit status is 3 when something is broken.
+    """Show versions, devices, precision and speed of this machine, and what would make it faster.
+
+    What is slow or missing is listed with the command that mends it; the exit status is 3 when something is broken.
 
     Example: twolayer doctor --json
     """
@@ -41,9 +44,17 @@ def doctor(as_json: AsJson = False, quiet: Quiet = False) -> Answer:
         checks.append(_attempt("direct SGD", lambda: _direct_speed(speed)))
         checks.append(_attempt("Saad-Solla ODE", lambda: _ode_speed(speed)))
     healthy = all(check.ok for check in checks)
-    data = {"healthy": healthy, "versions": installed, "checks": [check._asdict() for check in checks], "speed": speed}
+    mended_by = remedies(_platforms())
+    data = {
+        "healthy": healthy,
+        "versions": installed,
+        "checks": [check._asdict() for check in checks],
+        "speed": speed,
+        "remedies": [remedy._asdict() for remedy in mended_by],
+    }
     width = max(len(check.name) for check in checks)
     lines = [f"{'ok    ' if check.ok else 'BROKEN'}  {check.name.ljust(width)}  {check.detail}" for check in checks]
+    lines += [f"could be better: {remedy.what}\n    {remedy.command}" for remedy in mended_by]
     lines.append("This machine is fit for use." if healthy else "Something is broken: see the lines above.")
     return Answer(data, "\n".join(lines), DONE if healthy else FAILED)
 
@@ -63,6 +74,16 @@ def _devices() -> Check:
     except RuntimeError as error:
         return Check("devices", False, f"JAX finds no device: {error}")
     return Check("devices", True, ", ".join(f"{device.platform} {device.device_kind}" for device in devices))
+
+
+def _platforms() -> list[str]:
+    """The platforms of the devices that JAX finds; none where it fails, which `_devices` tells."""
+    import jax
+
+    try:
+        return [device.platform for device in jax.devices()]
+    except RuntimeError:
+        return []
 
 
 def _attempt(name: str, look: Callable[[], str]) -> Check:

@@ -38,7 +38,7 @@ class Work:
     """
 
     def __init__(self, out: Path | None, stem: str, key: str, every: float | None = None, is_written: bool = False):
-        self.folder = RESULTS / f"{stem}-{key[:8]}" if out is None else out
+        self.folder = folder_of(out, stem, key)
         self.is_written = is_written or out is not None
         if every is not None and not (0.0 <= every < float("inf")):
             raise InvalidInput(
@@ -92,6 +92,11 @@ class Work:
         for empty in (self.checkpoint.path, self.folder, *parents):
             with contextlib.suppress(OSError):  # it holds something, or was never made
                 empty.rmdir()
+
+
+def folder_of(out: Path | None, stem: str, key: str) -> Path:
+    """The folder that the user named, or that of a question; see `Work`."""
+    return RESULTS / f"{stem}-{key[:8]}" if out is None else out
 
 
 def pictures(report: Mapping[str, Any]) -> list[str]:

@@ -22,6 +22,7 @@ from twolayer.cli.options import (
 SHORT_FORM = ("student", "p", "second_layer", "d", "noise", "learning_rate", "free", "verify", "largest", "seed")
 
 
+# Large: a command has one argument for each of its options.
 def learn(
     context: Context,
     target: Annotated[

@@ -16,6 +16,7 @@ SPECIFICATIONS = (".toml", ".json")
 OF_BOTH = ("source", "overrides", "out", "as_json", "quiet")
 
 
+# Large: a command has one argument for each of its options.
 def ntk(
     context: Context,
     source: Annotated[

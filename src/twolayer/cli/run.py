@@ -41,6 +41,7 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
     """
     from twolayer.cli.folder import Work, pictures, progress_bar
     from twolayer.core.errors import ComputationFailed
+    from twolayer.data.summary import explained
     from twolayer.experiment import run_spec
     from twolayer.report import write_report
     from twolayer.specification.codec import to_json
@@ -76,7 +77,9 @@ def compare_and_report(spec: "RunSpec", stem: str, out: Path | None, quiet: bool
         report = write(tree)
         work.tidy(report["files"])
     elapsed = time.perf_counter() - began
-    lines = [title, "", textwrap.fill(report["verdict"], 100), "", f"report    {work.folder / 'report.md'}"]
+    verdict = [] if report["outcome"] == "single" else [f"Verdict: {explained(report['outcome'])}."]
+    words = [textwrap.fill(sentence, 100) for sentence in (*verdict, report["verdict"])]
+    lines = [title, "", *words, "", f"report    {work.folder / 'report.md'}"]
     text = "\n".join([*lines, *pictures(report), f"elapsed   {elapsed:.1f} s"])
     return Answer(report | {"elapsed_seconds": round(elapsed, 3)}, text)
 
