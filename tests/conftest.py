@@ -110,6 +110,14 @@ def drop_compiled_programs() -> Iterator[None]:
 
 
 @pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the classes that a test registers: `explain` and the tables of other tests would list them."""
+    registry = importlib.import_module("twolayer.specification.registry")
+    registry.registered()  # all of the package are there before
+    monkeypatch.setattr(registry, "_classes", dict(registry._classes))
+
+
+@pytest.fixture
 def fresh_python() -> Callable[[str], str]:
     """Run a program in a new interpreter, with warnings as errors, and return what it printed."""
 

@@ -74,7 +74,7 @@ def test_a_notebook_shows_tables_within_tables_and_escapes_what_users_wrote():
     assert in_notebook(tl.Schedule([tl.SGD(0.5), tl.SGD(1.0)], [3.0])).count("<table>") == 3
 
 
-def test_a_class_of_a_user_shows_itself_once_it_is_registered():
+def test_a_class_of_a_user_shows_itself_once_it_is_registered(own_registry):
     @tl.register
     class Shown(tl.AbstractMethod):
         """A method."""
@@ -84,9 +84,4 @@ def test_a_class_of_a_user_shows_itself_once_it_is_registered():
         def advance(self, W, V, move):
             return W, V
 
-    try:
-        assert repr(Shown(2.0)) == "Shown(size=2.0)" and "size</th>" in in_notebook(Shown(2.0))
-    finally:
-        from twolayer.specification import registry
-
-        del registry._classes["Shown"]
+    assert repr(Shown(2.0)) == "Shown(size=2.0)" and "size</th>" in in_notebook(Shown(2.0))

@@ -78,7 +78,7 @@ def is_like(shown: str, printed: str) -> bool:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch, own_registry):
     """A folder like that of a reader: the examples are there, and what is written stays there."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ distributed = pytest.importorskip("distributed")
 
 @pytest.fixture
 def client():
-    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "set_as_default": False}
     with distributed.Client(n_workers=2, **options) as client:
         yield client
 

@@ -55,7 +55,7 @@ def test_statistics_are_those_of_the_replicas(whole):
 
 def test_parts_of_workers_and_of_one_process_give_the_same_bits():
     distributed = pytest.importorskip("distributed")
-    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None, "set_as_default": False}
+    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": ":0", "set_as_default": False}
     over = {"training.learning_rate": [0.03, 0.05]}
     with distributed.Client(n_workers=2, **options) as client:
         there = swept(over=over, workers=None, scheduler=client)
