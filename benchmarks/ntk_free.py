@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from twolayer.analyses.lazy.result import rank_correlation
+from twolayer.analyses.lazy.lazy_result import rank_correlation
 from twolayer.kernel import GramProduct, free_spectrum, gram, measure, spectrum, train
 from twolayer.kernel.solve import Preconditioner, conjugate_gradients
 

@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(trylast=True)  # the package is imported here, after the hook that checks the shapes of its functions
 def pytest_configure(config: pytest.Config) -> None:
     """Keep compiled programs between runs, unless the environment says where."""
-    from twolayer.core.programs import ProgramCache, machine_key
+    from twolayer.core.program_cache import ProgramCache, machine_key
 
     starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     os.environ["TWOLAYER_CACHE"] = "off"  # the user's cache stays as it is, also in processes that tests start

@@ -9,7 +9,7 @@ import pytest
 
 import twolayer as tl
 from tests.systems import linear
-from twolayer.analyses.lazy.ask import NTKFields
+from twolayer.analyses.lazy.lazy_ask import NTKFields
 from twolayer.ask import AskFields, RunSpec
 from twolayer.experiment import parse_spec, read_spec
 from twolayer.specification.codec import from_json, to_json

@@ -13,7 +13,7 @@ from scipy.special import erf
 
 import twolayer as tl
 from twolayer.expectation import MOMENTS, choose
-from twolayer.expectation.moments import from_cloud
+from twolayer.expectation.gaussian_moments import from_cloud
 from twolayer.simulation.direct import batch_loss
 
 

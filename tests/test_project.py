@@ -104,6 +104,21 @@ def test_no_two_classes_share_a_name():
 
 
 # A field may hold anything: its type is the annotation beside it, as with `dataclasses.field`.
+# A command and a figure are named after the verb or the room that they serve.
+SERVE_OTHERS = ("cli", "plots", "experiment")
+
+
+def test_no_two_modules_have_one_name():
+    """In a traceback, an editor's tab and a sentence a module is its last name alone."""
+    package = ROOT / "src" / "twolayer"
+    places: dict[str, list[str]] = {}
+    for path in _sources():
+        place = path.relative_to(package)
+        if path.name not in ("__init__.py", "script.py") and place.parts[0] not in SERVE_OTHERS:
+            places.setdefault(path.stem, []).append(place.as_posix())
+    assert {stem: found for stem, found in places.items() if len(found) > 1} == {}
+
+
 MAY_BE_ANY = {"specification/fields.py: static", "specification/fields.py: leaf"}
 
 

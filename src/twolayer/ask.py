@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from twolayer.compiler.blocks import alike, as_key, in_blocks
+from twolayer.compiler.row_blocks import alike, as_key, in_blocks
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
-from twolayer.core.memory import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, in_words
 from twolayer.core.random import replica_key
 from twolayer.description import AbstractDescription, Plan
 from twolayer.problem import BlockFrame, Overlaps, Problem

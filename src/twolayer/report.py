@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.files import write_whole
+from twolayer.core.whole_files import write_whole
 from twolayer.data import save
 from twolayer.data.summary import explained, finite
 from twolayer.description import Status

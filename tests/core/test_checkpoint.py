@@ -12,7 +12,7 @@ import pytest
 from twolayer.core import checkpoint as module
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import CheckpointWarning, InvalidInput
-from twolayer.core.files import remove_drafts
+from twolayer.core.whole_files import remove_drafts
 
 WHO = {"computation": "this", "jax": "1.0"}
 ARRAYS = {"step": np.asarray(7), "W": np.arange(600.0).reshape(20, 30), "name": np.array("erf")}

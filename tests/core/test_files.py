@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.core import files
+from twolayer.core import whole_files
 from twolayer.core.checkpoint import Place
-from twolayer.core.files import make_folder, write_whole
+from twolayer.core.whole_files import make_folder, write_whole
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50), start=tl.WarmStart(0.3))
 TRAINING = tl.SGD(0.1, constraint=tl.Sphere())
@@ -32,7 +32,7 @@ def full_disk(monkeypatch):
     def refuse(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files.os, "fsync", refuse)
+    monkeypatch.setattr(whole_files.os, "fsync", refuse)
 
 
 def test_threads_that_write_one_path_publish_whole_files_only(tmp_path):
@@ -73,7 +73,7 @@ def test_processes_make_folders_below_one_new_parent(tmp_path):
 import shutil, sys
 from pathlib import Path
 from twolayer.cli.folder import check_writable
-from twolayer.core.files import make_folder, write_whole
+from twolayer.core.whole_files import make_folder, write_whole
 root, name = Path(sys.argv[1]), sys.argv[2]
 for turn in range(150):
     folder = root / str(turn) / "deeper" / name
@@ -137,24 +137,24 @@ def test_a_closed_shop_finishes_what_was_begun_and_begins_nothing(tmp_path):
     program = """
 import sys, threading, time
 from pathlib import Path
-from twolayer.core import files
+from twolayer.core import whole_files
 folder = Path(sys.argv[1])
 inside, leave = threading.Event(), threading.Event()
 
 def together():
-    with files.held():
-        files.write_whole(folder / "first", b"1")
+    with whole_files.held():
+        whole_files.write_whole(folder / "first", b"1")
         inside.set()
         leave.wait()
-        files.write_whole(folder / "second", b"2")
+        whole_files.write_whole(folder / "second", b"2")
 
 def late():
-    files.write_whole(folder / "late", b"3")
+    whole_files.write_whole(folder / "late", b"3")
 
 threading.Thread(target=together, daemon=True).start()
 inside.wait()
 threading.Timer(0.3, leave.set).start()
-files.close(60.0)
+whole_files.close(60.0)
 threading.Thread(target=late, daemon=True).start()
 time.sleep(0.3)
 print(sorted(path.name for path in folder.iterdir()))

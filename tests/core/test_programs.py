@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from twolayer.core import programs
-from twolayer.core.programs import INDEX, ProgramCache
+from twolayer.core import program_cache
+from twolayer.core.program_cache import INDEX, ProgramCache
 
 
 def cache_of(process, folder, monkeypatch):
@@ -97,7 +97,7 @@ def test_the_oldest_entries_go_when_a_cache_grows_too_large(tmp_path, monkeypatc
         (cache.own / name).write_text("four")
         os.utime(cache.own / name, (time.time() - age, time.time() - age))
     cache.close()
-    monkeypatch.setattr(programs, "LIMIT", 8)
+    monkeypatch.setattr(program_cache, "LIMIT", 8)
     cache.open()
     assert set(shared(cache)) == {"middle", "new"}
     cache.close()
@@ -170,7 +170,7 @@ def test_programs_are_kept_and_nothing_is_reported_where_jax_is_imported_first(t
 import jax
 import jax.numpy as jnp
 import twolayer as tl
-from twolayer.core.programs import keep
+from twolayer.core.program_cache import keep
 keep()
 seen = []
 jax.monitoring.register_event_listener(lambda event, **_: seen.append(event))
@@ -244,5 +244,5 @@ def test_native_code_is_kept_and_made_again_where_it_is_damaged(tmp_path):
 def test_an_option_that_this_compiler_does_not_know_is_left_out():
     """XLA refuses options of other versions; those that it knows stay."""
     level = ("xla_backend_optimization_level", 0)
-    assert programs._known((level, ("xla_option_of_another_version", True))) == dict([level])
-    assert programs._known((("xla_option_of_another_version", True),)) == {}
+    assert program_cache._known((level, ("xla_option_of_another_version", True))) == dict([level])
+    assert program_cache._known((("xla_option_of_another_version", True),)) == {}

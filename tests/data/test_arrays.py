@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.data.arrays import read_idx
+from twolayer.data.array_files import read_idx
 
 
 def _member(shape, descr="<f8", data=b"\0" * 16, version=b"\x01\x00"):
@@ -48,7 +48,7 @@ def test_arrays_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     np.savez_compressed(tmp_path / "zeros.npz", X=np.zeros((3000, 1000)), y=np.zeros(3000))
     shape = np.array([2**20, 2**10], ">i4").tobytes()
     (tmp_path / "zeros.gz").write_bytes(gzip.compress(b"\0\0\x08\x02" + shape + b"\0" * 100))
-    monkeypatch.setattr("twolayer.core.memory._of_the_machine", lambda: 2**24)
+    monkeypatch.setattr("twolayer.core.memory_limit._of_the_machine", lambda: 2**24)
     with pytest.raises(tl.InvalidInput, match=r"needs 72 MB of memory, but 16\.8 MB is available"):
         tl.load_samples(tmp_path / "zeros.npz")
     with pytest.raises(tl.InvalidInput, match="of memory"):

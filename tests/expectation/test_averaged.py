@@ -6,7 +6,7 @@ import pytest
 
 from twolayer.expectation.closed.averaged import closed_averages
 from twolayer.problem.activations import Hardtanh, LeakyRelu, PiecewiseLinear, Relu, as_activation
-from twolayer.problem.ridges import Along, ridges_of
+from twolayer.problem.ridge_form import Along, ridges_of
 from twolayer.problem.targets import MultiIndex
 
 TERMS = 8

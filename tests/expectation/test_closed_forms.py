@@ -21,7 +21,7 @@ from twolayer.expectation import (
 )
 from twolayer.expectation.closed import thresholds as noisy
 from twolayer.expectation.closed import units as closed
-from twolayer.expectation.closed.relu import interpolation_rule
+from twolayer.expectation.closed.relu_averages import interpolation_rule
 from twolayer.expectation.rules import tensor_rule
 from twolayer.problem import Overlaps
 from twolayer.problem.activations import Erf, Sigmoid, Tanh

@@ -7,7 +7,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.expectation import MOMENTS, Auto, estimate
-from twolayer.expectation.features import activation_breaks, target_breaks
+from twolayer.expectation.break_points import activation_breaks, target_breaks
 from twolayer.expectation.qmc import LOG2_POINTS, scrambled_normals, turned_normals
 from twolayer.expectation.tails import beyond, reach
 from twolayer.problem import Custom, Overlaps

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from twolayer.expectation.features import activation_breaks
+from twolayer.expectation.break_points import activation_breaks
 from twolayer.expectation.mesh import WIDE, Extent, Monitor, even_rule, features_of, mesh, narrowest, scaled
 from twolayer.problem.activations import as_activation
 

@@ -14,7 +14,7 @@ import twolayer as tl
 from twolayer.expectation.closed import diagram_tables, polynomial_tables
 from twolayer.expectation.closed.diagram_tables import MAX_TERMS
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
-from twolayer.expectation.moments import MOMENTS
+from twolayer.expectation.gaussian_moments import MOMENTS
 from twolayer.problem import Overlaps
 
 EPS = float(np.finfo(np.float64).eps)

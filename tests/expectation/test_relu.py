@@ -9,7 +9,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.expectation import Auto, ThresholdUnits, choose, estimate
-from twolayer.expectation.closed import relu
+from twolayer.expectation.closed import relu_averages
 from twolayer.problem import Overlaps
 
 from .test_closed_forms import moments, random_overlaps
@@ -17,7 +17,7 @@ from .test_closed_forms import moments, random_overlaps
 
 @partial(jax.jit, static_argnums=(1, 2))
 def four_fields(C, order, are_relu=(True, True)):
-    return relu.two_steps_and_two_units(C, are_relu, relu.interpolation_rule(order))
+    return relu_averages.two_steps_and_two_units(C, are_relu, relu_averages.interpolation_rule(order))
 
 
 def covariance(seed: int, duplicate: tuple[int, int] | None = None) -> np.ndarray:
@@ -32,9 +32,11 @@ def test_two_fields_are_the_arc_cosine_kernels(rho):
     """E[theta theta] and E[relu relu] of unit fields by the angle; E[theta(x) relu(y)^2] through four fields."""
     angle = np.arccos(rho)
     one = jnp.ones(())
-    assert float(relu.orthant(jnp.asarray(rho), one, one)) == pytest.approx((np.pi - angle) / (2 * np.pi), abs=1e-12)
+    assert float(relu_averages.orthant(jnp.asarray(rho), one, one)) == pytest.approx(
+        (np.pi - angle) / (2 * np.pi), abs=1e-12
+    )
     kernel = (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
-    assert float(relu.two_units(jnp.asarray(rho), one, one)) == pytest.approx(kernel, abs=1e-12)
+    assert float(relu_averages.two_units(jnp.asarray(rho), one, one)) == pytest.approx(kernel, abs=1e-12)
     C = np.array([[1.0, rho], [rho, 1.0]])[np.ix_([0, 0, 1, 1], [0, 0, 1, 1])]
     square = (np.pi - angle + np.sin(angle) * np.cos(angle)) / (2 * np.pi)
     # At correlation 1 - 1e-9 the conditional variances lose half of their digits.
@@ -72,7 +74,7 @@ def test_four_fields_scale_and_factorise():
     scaled = float(four_fields(jnp.asarray(C * np.outer(scales, scales)), 32))
     assert scaled == pytest.approx(3.0 * 0.1 * float(four_fields(jnp.asarray(C), 32)), rel=1e-12)
     blocks = np.block([[C[:2, :2], np.zeros((2, 2))], [np.zeros((2, 2)), C[2:, 2:]]])
-    product = relu.orthant(*map(jnp.asarray, (C[0, 1], C[0, 0], C[1, 1]))) * relu.two_units(
+    product = relu_averages.orthant(*map(jnp.asarray, (C[0, 1], C[0, 0], C[1, 1]))) * relu_averages.two_units(
         *map(jnp.asarray, (C[2, 3], C[2, 2], C[3, 3]))
     )
     assert float(four_fields(jnp.asarray(blocks), 32)) == pytest.approx(float(product), rel=1e-12)

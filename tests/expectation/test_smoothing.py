@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.expectation.base import by_coarser
+from twolayer.expectation.engine import by_coarser
 from twolayer.expectation.smoothing import smoothings
 from twolayer.problem.activations import as_activation
 

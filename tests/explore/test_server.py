@@ -254,16 +254,16 @@ def test_figures_and_results_are_files_of_their_kind(page, tmp_path):
 
 
 def test_a_script_writes_every_object_or_the_whole_specification():
-    from twolayer.explore import files
+    from twolayer.explore import downloads
 
     for target in ({"kind": "SingleIndex", "link": "tanh"}, {"kind": "MultiIndex", "function": "z1 + he3(z2)"}):
         tables = changed(problem__target=target, title='A """title""" \\ with quotes')
         asked = from_tables(tables)
-        for figure in files.FIGURES:
-            compile(files.script(asked, tables, figure, {}), "script.py", "exec")
+        for figure in downloads.FIGURES:
+            compile(downloads.script(asked, tables, figure, {}), "script.py", "exec")
     scope = {}
     asked = from_tables(changed(problem__student={"p": 2, "activation": "he3", "second_layer": [1.0, -1.0]}))
-    text = files.script(asked, SMALL, "risk", {}).decode()
+    text = downloads.script(asked, SMALL, "risk", {}).decode()
     exec(text.split("result =")[0], scope)
     assert tl.explain(scope["problem"], scope["training"]).clock == tl.explain(asked.problem, asked.training).clock
     from twolayer.specification.codec import to_json

@@ -119,7 +119,7 @@ def check_sentence(text: str, label: str) -> None:
 @pytest.fixture
 def fuzz(request, tmp_path, monkeypatch) -> Iterator[Fuzz]:
     """A harness with random numbers of its own for each test."""
-    monkeypatch.setattr("twolayer.core.memory._of_the_machine", lambda: MEMORY)
+    monkeypatch.setattr("twolayer.core.memory_limit._of_the_machine", lambda: MEMORY)
     monkeypatch.setattr("twolayer.data.images.cache_folder", lambda: tmp_path / "cache")
     monkeypatch.setenv("TWOLAYER_DATA", str(tmp_path / "nowhere"))
     monkeypatch.chdir(tmp_path)

@@ -108,7 +108,7 @@ last = Last()
 def test_a_second_signal_ends_at_once(tmp_path):
     """The first one waits for files that belong together, which here are never done."""
     before = """
-from twolayer.core.files import held
+from twolayer.core.whole_files import held
 import time
 def run(given):
     with held():

@@ -6,7 +6,7 @@ import pytest
 import twolayer as tl
 from twolayer import InvalidInput, gallery
 from twolayer.gallery import PageOptions
-from twolayer.gallery.samples import DIMENSION, SYNTHETIC, two_classes
+from twolayer.gallery.page_samples import DIMENSION, SYNTHETIC, two_classes
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import twolayer as tl
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.expectation import choose
-from twolayer.live.programs import _of_overlaps, _setting, live_program
+from twolayer.live.live_programs import _of_overlaps, _setting, live_program
 from twolayer.specification.fields import replaced
 
 PROCESS = """

@@ -9,7 +9,7 @@ import pytest
 from scipy import special
 
 from twolayer.compiler import draws, elementary, wasm
-from twolayer.compiler.arrays import as_loops
+from twolayer.compiler.array_loops import as_loops
 from twolayer.compiler.loops import WrittenOut, counter
 from twolayer.compiler.scalar import Unsupported, scalarize
 from twolayer.compiler.wasm_binary import signed, unsigned

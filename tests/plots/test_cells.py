@@ -16,7 +16,7 @@ from twolayer.analyses.quantity import Prediction
 from twolayer.plots.cells import cells_of
 from twolayer.plots.style import PALETTE
 from twolayer.sweeps.content import CellStatus, Content, node_of
-from twolayer.sweeps.result import assembled
+from twolayer.sweeps.sweep_result import assembled
 
 SIZES, RATES = (100, 1000), (0.03, 0.06, 1 / 12)
 

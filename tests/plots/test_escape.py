@@ -8,8 +8,8 @@ import pytest
 
 import twolayer as tl
 from twolayer import plots
-from twolayer.analyses.escape.predictions import Predictions
-from twolayer.analyses.escape.result import ESTIMATES, labelled
+from twolayer.analyses.escape.exit_result import ESTIMATES, labelled
+from twolayer.analyses.escape.exit_theories import Predictions
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
 from twolayer.data.provenance import Question, provenance

@@ -9,7 +9,7 @@ from jax.experimental import pallas
 import twolayer as tl
 from tests.systems import erf_committee, no_symmetry
 from twolayer.ask import Ask, make_plan, make_plans
-from twolayer.compiler import blocks
+from twolayer.compiler import row_blocks
 from twolayer.core import interrupts
 from twolayer.core.precision import double
 from twolayer.description import Cell, Record, Status
@@ -226,8 +226,8 @@ STARTS = {
 def test_plans_made_together_are_those_made_one_by_one(starts, monkeypatch):
     """Cells of several dimensions have the starts of one call, but those of fewer dimensions than p + k."""
     calls = []
-    whole = blocks._some_blocks
-    monkeypatch.setattr(blocks, "_some_blocks", lambda *arguments: calls.append(1) or whole(*arguments))
+    whole = row_blocks._some_blocks
+    monkeypatch.setattr(row_blocks, "_some_blocks", lambda *arguments: calls.append(1) or whole(*arguments))
     dimensions = (50, 1000, 80, *((3,) if starts[0].is_random else ()))
     settings = [
         tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf", "rademacher"), tl.Gaussian(d), start=starts[d % 2])
@@ -249,11 +249,11 @@ def test_plans_made_together_are_those_made_one_by_one(starts, monkeypatch):
 
 def test_rows_are_computed_in_blocks_of_one_shape(monkeypatch):
     """More rows than one call holds, and a number that does not fill the last block."""
-    monkeypatch.setattr(blocks, "WIDTH", 4)
-    monkeypatch.setattr(blocks, "BLOCKS", 3)
+    monkeypatch.setattr(row_blocks, "WIDTH", 4)
+    monkeypatch.setattr(row_blocks, "BLOCKS", 3)
     rows = {"x": np.arange(31.0), "y": np.ones((31, 2))}
     with double():
-        result = blocks.in_blocks(_scaled, np.asarray(3.0), rows)
+        result = row_blocks.in_blocks(_scaled, np.asarray(3.0), rows)
     np.testing.assert_array_equal(result, 3.0 * np.arange(31.0)[:, None] * np.ones((1, 2)))
 
 

@@ -22,9 +22,9 @@ import twolayer as tl
 from tests.systems import phase_retrieval
 from twolayer.sweeps import cluster, workers
 from twolayer.sweeps.compute import Done
+from twolayer.sweeps.over_grid import expected_workers
 from twolayer.sweeps.query import environment
-from twolayer.sweeps.run import expected_workers
-from twolayer.sweeps.store import MANIFEST
+from twolayer.sweeps.sweep_store import MANIFEST
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="there is no SIGKILL")
 
@@ -356,12 +356,12 @@ def test_several_gpus_have_a_worker_each_unless_told_otherwise(monkeypatch):
         asked_for.append(number)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twolayer.sweeps.run.local", local)
-    monkeypatch.setattr("twolayer.sweeps.run.gpus", lambda: ["0", "1", "2"])
+    monkeypatch.setattr("twolayer.sweeps.over_grid.local", local)
+    monkeypatch.setattr("twolayer.sweeps.over_grid.gpus", lambda: ["0", "1", "2"])
     with pytest.raises(KeyboardInterrupt):
         asked()
     assert asked_for == [3] and asked(seeds=1, workers=0).sizes["seed"] == 1
-    monkeypatch.setattr("twolayer.sweeps.run.gpus", lambda: ["0"])
+    monkeypatch.setattr("twolayer.sweeps.over_grid.gpus", lambda: ["0"])
     assert asked(seeds=1).sizes["seed"] == 1 and asked_for == [3]
 
 
@@ -379,8 +379,8 @@ def test_several_gpus_have_a_worker_each_unless_told_otherwise(monkeypatch):
 )
 def test_a_forecast_counts_workers_as_the_sweep_has_them(monkeypatch, devices, asked_for, expected):
     monkeypatch.delenv(cluster.ADDRESS, raising=False)
-    monkeypatch.setattr("twolayer.sweeps.run.cores", lambda: 8)
-    monkeypatch.setattr("twolayer.sweeps.run.gpus", lambda: devices)
+    monkeypatch.setattr("twolayer.sweeps.over_grid.cores", lambda: 8)
+    monkeypatch.setattr("twolayer.sweeps.over_grid.gpus", lambda: devices)
     stated = {"workers": None, "scheduler": None} | asked_for
     assert expected_workers(**stated) == expected
     monkeypatch.setenv(cluster.ADDRESS, "tcp://a:1")
@@ -461,7 +461,7 @@ def test_an_unreachable_scheduler_is_refused(monkeypatch):
 
 def test_without_dask_workers_are_refused_and_the_rest_works(monkeypatch):
     monkeypatch.setattr(workers, "has_dask", lambda: False)
-    monkeypatch.setattr("twolayer.sweeps.run.has_dask", lambda: False)
+    monkeypatch.setattr("twolayer.sweeps.over_grid.has_dask", lambda: False)
     arguments = phase_retrieval(0.2), tl.SGD(0.05, constraint=tl.Sphere()), "SaadSolla"
     with pytest.raises(tl.InvalidInput, match=r"twolayer\[cluster\]"):
         tl.sweep(*arguments, over={"run.seed": [1]}, workers=2)

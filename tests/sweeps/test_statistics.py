@@ -10,7 +10,7 @@ from twolayer.sweeps import query as queries
 from twolayer.sweeps import statistics
 from twolayer.sweeps.content import CellStatus
 from twolayer.sweeps.statistics import BinCounts, bins_of, ends_of, quantiles_of
-from twolayer.sweeps.store import Store
+from twolayer.sweeps.sweep_store import Store
 
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(30))
 SPHERE = tl.SGD(0.05, constraint=tl.Sphere())

@@ -14,7 +14,7 @@ from twolayer.sweeps import query as queries
 from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import CellStatus, Content, node_of, packed, unpacked
 from twolayer.sweeps.runner import Counts, InProcess, Lost, run_jobs
-from twolayer.sweeps.store import MANIFEST, Store
+from twolayer.sweeps.sweep_store import MANIFEST, Store
 
 SPHERE = tl.SGD(0.05, constraint=tl.Sphere())
 RATES = {"training.learning_rate": [0.02, 0.05]}
@@ -225,7 +225,7 @@ def test_damaged_cells_are_computed_again(counted, tmp_path):
 
 def test_cells_of_other_versions_are_computed_again(counted, tmp_path, monkeypatch):
     swept({"run.seed": [0, 1]}, out=tmp_path / "s")
-    monkeypatch.setattr("twolayer.sweeps.run.environment", lambda: json.dumps(["other versions"]))
+    monkeypatch.setattr("twolayer.sweeps.over_grid.environment", lambda: json.dumps(["other versions"]))
     swept({"run.seed": [0, 1]}, out=tmp_path / "s")
     assert len(counted) == 4
 
@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be_written_is_told(counted, tmp_path, monkeypatch)
 
     swept({"run.seed": [0, 1]}, out=tmp_path / "s")
     monkeypatch.setattr(Store, "write_manifest", lambda *_: None)
-    monkeypatch.setattr("twolayer.sweeps.store.write_whole", full)
+    monkeypatch.setattr("twolayer.sweeps.sweep_store.write_whole", full)
     with pytest.raises(tl.ComputationFailed, match="No space left"):
         swept({"run.seed": [0, 1, 2]}, out=tmp_path / "s")
     assert counts(tl.load(tmp_path / "s"))["done"] == 2

@@ -14,7 +14,7 @@ import sympy as sp
 
 import twolayer as tl
 from twolayer.expectation import choose
-from twolayer.expectation.moments import MOMENTS, Moments, fields_from_normals, from_cloud
+from twolayer.expectation.gaussian_moments import MOMENTS, Moments, fields_from_normals, from_cloud
 from twolayer.theory.motion.drift import drift
 
 SPHERE = tl.Sphere()

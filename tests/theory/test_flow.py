@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 import twolayer as tl
 from tests.systems import phase_retrieval, time_to_overlap
 from twolayer.description import Plan, Status
-from twolayer.expectation.base import by_coarser
+from twolayer.expectation.engine import by_coarser
 from twolayer.problem import Overlaps
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow
 

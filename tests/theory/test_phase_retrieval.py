@@ -13,7 +13,7 @@ import twolayer as tl
 from twolayer.expectation import choose
 from twolayer.theory.formulas import one_neuron
 from twolayer.theory.formulas import phase_retrieval as theory
-from twolayer.theory.formulas.escape import fixed_point, ode_exit_times
+from twolayer.theory.formulas.limit_exits import fixed_point, ode_exit_times
 from twolayer.theory.formulas.random_start import sum_of_alignments, sum_of_squares
 from twolayer.theory.motion.drift import drift
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 import twolayer as tl
-from twolayer.analyses.escape.result import sample_of
+from twolayer.analyses.escape.exit_result import sample_of
 from twolayer.analyses.escape.sample import Sample
 from twolayer.theory.formulas import phase_retrieval as theory
 

@@ -13,7 +13,7 @@ import twolayer as tl
 from twolayer.ask import Ask
 from twolayer.cli import main
 from twolayer.verbs import duration
-from twolayer.verbs.memory import needed
+from twolayer.verbs.run_memory import needed
 
 explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 
 import twolayer as tl
 from tests.verbs.exit_times import error_of, predicted, setting
-from twolayer.analyses.escape.result import plain
-from twolayer.analyses.escape.starts import overlap_thresholds
+from twolayer.analyses.escape.exit_result import plain
+from twolayer.analyses.escape.exit_starts import overlap_thresholds
 from twolayer.description import Plan, first_crossings
 from twolayer.theory.formulas import phase_retrieval as theory
 

@@ -10,8 +10,8 @@ import pytest
 import twolayer as tl
 from tests.verbs.exit_times import REPLICAS, error_of, measured_sample, model_error, one, predicted, setting
 from twolayer.analyses.escape import measurement
+from twolayer.analyses.escape.exit_result import plain
 from twolayer.analyses.escape.exit_time import ExitTime
-from twolayer.analyses.escape.result import plain
 from twolayer.analyses.escape.sample import Sample
 from twolayer.core.precision import double
 from twolayer.description import Plan, Record

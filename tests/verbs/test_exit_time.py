@@ -10,11 +10,11 @@ import pytest
 import twolayer as tl
 from tests.verbs.exit_times import REPLICAS, error_of, measured_sample, notes, one, predicted, setting
 from twolayer.analyses import exit_time as module_function
+from twolayer.analyses.escape.exit_result import estimates, judge, plain
 from twolayer.analyses.escape.exit_time import PREDICTORS, ExitTime, predictor_of
 from twolayer.analyses.escape.from_ode import FromODE
 from twolayer.analyses.escape.from_plateau import FromPlateau
 from twolayer.analyses.escape.from_saddle import FromSaddle
-from twolayer.analyses.escape.result import estimates, judge, plain
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
 from twolayer.core.precision import double

@@ -11,8 +11,8 @@ import xarray as xr
 
 import twolayer as tl
 from tests.kernel.test_gram import unit
+from twolayer.analyses.lazy.lazy_result import rank_correlation, to_dict
 from twolayer.analyses.lazy.networks import METRICS
-from twolayer.analyses.lazy.result import rank_correlation, to_dict
 from twolayer.analyses.lazy.setting import lazy_setting, learning_rate, read_setting
 from twolayer.analyses.lazy.verdict import judge_networks, width_effect
 from twolayer.kernel import complexity, quadratic, residuals, train

@@ -8,9 +8,9 @@ import pytest
 
 import twolayer as tl
 from tests.kernel.test_gram import unit
+from twolayer.analyses.lazy.lazy_result import rank_correlation, to_dict
 from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS, HeldOut
-from twolayer.analyses.lazy.result import rank_correlation, to_dict
-from twolayer.analyses.lazy.theorems import largest_factor
+from twolayer.analyses.lazy.theorem_conditions import largest_factor
 from twolayer.cli import main
 from twolayer.kernel import theorems
 from twolayer.plots import complexity_sweep

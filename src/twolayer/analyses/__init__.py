@@ -3,8 +3,8 @@
 from twolayer.analyses.averages.moments import moments as moments
 from twolayer.analyses.escape.exit_time import ExitTime as ExitTime
 from twolayer.analyses.escape.exit_time import exit_time as exit_time
-from twolayer.analyses.lazy.ask import LazySpec as LazySpec
-from twolayer.analyses.lazy.ask import NTKAsk as NTKAsk
+from twolayer.analyses.lazy.lazy_ask import LazySpec as LazySpec
+from twolayer.analyses.lazy.lazy_ask import NTKAsk as NTKAsk
 from twolayer.analyses.lazy.ntk import ntk as ntk
 from twolayer.analyses.learnable.learn import learn as learn
 from twolayer.analyses.rates.optimise import best_training as best_training

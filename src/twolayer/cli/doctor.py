@@ -121,7 +121,7 @@ def _folder() -> str:
 
 
 def _programs() -> str:
-    from twolayer.core.programs import keep
+    from twolayer.core.program_cache import keep
 
     cache = keep()
     if cache is None:

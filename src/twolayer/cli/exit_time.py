@@ -193,7 +193,7 @@ class _Scan:
 
 
 def _answer(results: "list[xr.Dataset]", axis: str | None) -> Answer:
-    from twolayer.analyses.escape.result import plain
+    from twolayer.analyses.escape.exit_result import plain
     from twolayer.data import summary
 
     if axis is None:
@@ -281,7 +281,7 @@ def _phase_retrieval(given: dict[str, Any]) -> dict[str, Any]:
 
 def _table(results: "list[xr.Dataset]", axis: str) -> str:
     """One line for each result: mean times by the estimates, as measured, and the verdict."""
-    from twolayer.analyses.escape.result import estimates
+    from twolayer.analyses.escape.exit_result import estimates
     from twolayer.core.text import table
     from twolayer.data.summary import explained
 
@@ -305,7 +305,7 @@ def _cell(value: float, error: float, model_error: float) -> str:
 
 def _measured_cells(result: "xr.Dataset") -> list[str]:
     """The measured mean and its steps; where some runs did not exit there is no mean, and the share is given."""
-    from twolayer.analyses.escape.result import sample_of
+    from twolayer.analyses.escape.exit_result import sample_of
 
     sample = sample_of(result)
     if sample is None:

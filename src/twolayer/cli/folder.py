@@ -11,7 +11,7 @@ from twolayer.cli.interrupt import say_answer, writing
 from twolayer.cli.outcome import FAILED, INTERRUPTED, Answer, Failure
 from twolayer.core.checkpoint import EVERY, Checkpoint
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.files import held, make_folder, remove_drafts
+from twolayer.core.whole_files import held, make_folder, remove_drafts
 from twolayer.verbs.progress import Progress, reporting
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from twolayer.cli.outcome import INTERRUPTED, Answer, Failure, deliver
-from twolayer.core import files, interrupts
+from twolayer.core import interrupts, whole_files
 
 # Seconds: until a computation that has nothing to give back must have noticed; until one that has must be done with it;
 # and until files must be written.
@@ -118,7 +118,7 @@ def say_answer(answer: Answer) -> None:
 def writing(folder: Path) -> Iterator[list[str]]:
     """While the block writes results into a folder, Ctrl-C waits for it; it puts the names of its files in the list."""
     written: list[str] = []
-    with files.held():
+    with whole_files.held():
         yield written
         sentence = f"Interrupted when the work was done: the results are in {str(folder)!r}."
         say(lambda: Failure(sentence, INTERRUPTED, tuple(written)))
@@ -138,7 +138,7 @@ def _watch(reading: socket.socket) -> None:
             _show_cursor()
             with contextlib.suppress(OSError):
                 os.write(2, b"twolayer: Interrupted again: ended at once.\n")
-            files.discard_drafts()
+            whole_files.discard_drafts()
             os._exit(INTERRUPTED)
 
 
@@ -148,7 +148,7 @@ def _obey() -> None:
     if not _listener.voice.acquire(blocking=False):
         return
     if not _listener.is_stoppable:
-        files.close(WRITING)
+        whole_files.close(WRITING)
     try:
         outcome = _listener.finish()
     except Failure as other:
@@ -182,5 +182,5 @@ def _exit(status: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    files.discard_drafts()
+    whole_files.discard_drafts()
     os._exit(status)

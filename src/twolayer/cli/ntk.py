@@ -83,7 +83,7 @@ def ntk(
     Example: twolayer ntk examples/ntk/sphere.toml --set problem.student.p=1024
     """
     from twolayer.analyses import ntk as analyse
-    from twolayer.analyses.lazy.result import to_dict
+    from twolayer.analyses.lazy.lazy_result import to_dict
     from twolayer.cli.folder import Work, progress_bar
     from twolayer.data import summary
     from twolayer.experiment.lazy import lazy_tables

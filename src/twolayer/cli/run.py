@@ -9,7 +9,7 @@ from twolayer.cli.answer import FAILED, INTERRUPTED, Answer, Failure
 from twolayer.cli.interrupt import keeping
 from twolayer.cli.options import AsJson, Every, Overrides, Quiet, Spec, folder
 from twolayer.core import interrupts
-from twolayer.core.files import held
+from twolayer.core.whole_files import held
 
 if TYPE_CHECKING:
     from twolayer.experiment import RunSpec

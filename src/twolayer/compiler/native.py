@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twolayer.compiler.scalar import Node, Program, Unsupported
-from twolayer.core import compiling, programs
+from twolayer.core import compiling, program_cache
 from twolayer.core.errors import Caution
-from twolayer.core.files import make_folder, write_whole
+from twolayer.core.whole_files import make_folder, write_whole
 
 _BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
            "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -338,7 +338,7 @@ def _kept(code: str) -> Path | None:
 
     Its name depends on all that the code does, since numba only sees whether the file has changed.
     """
-    cache = programs.keep()
+    cache = program_cache.keep()
     if cache is None:
         return None
     text = "\n".join([code, inspect.getsource(inspect.unwrap(functions)), version("numba"), version("llvmlite")])

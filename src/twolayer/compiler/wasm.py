@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.compiler import elementary
-from twolayer.compiler.arrays import ArrayProgram
+from twolayer.compiler.array_loops import ArrayProgram
 from twolayer.compiler.loops import WrittenOut
 from twolayer.compiler.scalar import Node, Program, Unsupported, scalarize
 from twolayer.compiler.wasm_binary import F64, I32, I64, PAGE, V128, Function, Module

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from twolayer.compiler.arrays import ArrayProgram, Loop
+from twolayer.compiler.array_loops import ArrayProgram, Loop
 from twolayer.compiler.wasm_binary import F32, F64, I32, I64, Function, Module
 from twolayer.compiler.wasm_code import Scalars, kind_of
 

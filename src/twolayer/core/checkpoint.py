@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from twolayer.core.errors import CheckpointWarning, InvalidInput, shown
-from twolayer.core.files import make_folder, remove_drafts, write_whole
+from twolayer.core.whole_files import make_folder, remove_drafts, write_whole
 
 # Seconds between two saves: a kill loses little work, and saving takes little of the time.
 EVERY = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.programs import keep
+from twolayer.core.program_cache import keep
 from twolayer.core.random import fixed_generator
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.memory import in_words
+from twolayer.core.memory_limit import in_words
 
 
 def regular_file(path: Path, noun: str = "file") -> Path:

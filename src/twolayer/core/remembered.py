@@ -10,8 +10,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from twolayer.core.files import write_whole
-from twolayer.core.programs import keep
+from twolayer.core.program_cache import keep
+from twolayer.core.whole_files import write_whole
 
 # Entries of a topic; the oldest go.
 MOST = 1000

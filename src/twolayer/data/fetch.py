@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.files import make_folder
 from twolayer.core.reading import parsing, regular_file
+from twolayer.core.whole_files import make_folder
 
 TIMEOUT = 60.0
 BLOCK = 2**20

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.memory import in_words
-from twolayer.core.programs import cache_folder
+from twolayer.core.memory_limit import in_words
+from twolayer.core.program_cache import cache_folder
 from twolayer.core.reading import parsing
-from twolayer.data.arrays import names_in, read_idx, read_npz
+from twolayer.data.array_files import names_in, read_idx, read_npz
 from twolayer.data.fetch import RemoteFile, fetch, verified, verify_digest
 
 VARIABLE = "TWOLAYER_DATA"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from twolayer.core.errors import MAX_PATH, InvalidInput, shortened, shown, takes_these
-from twolayer.core.memory import check_room
+from twolayer.core.memory_limit import check_room
 from twolayer.core.reading import parsing, regular_file
 from twolayer.core.types import NumbersLike, PathLike
-from twolayer.data.arrays import BYTES_OF_A_NUMBER, names_in, read_npz
+from twolayer.data.array_files import BYTES_OF_A_NUMBER, names_in, read_npz
 from twolayer.data.images import SETS, load_images
 from twolayer.problem import Samples
 from twolayer.specification.fields import array, choice, count, number

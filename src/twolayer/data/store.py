@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twolayer.core.errors import InvalidInput, shown, takes_these
-from twolayer.core.files import write_whole
-from twolayer.core.memory import check_room
+from twolayer.core.memory_limit import check_room
 from twolayer.core.reading import parsing, regular_file
+from twolayer.core.whole_files import write_whole
 from twolayer.data.schema import Labelled, as_dataset, validate
 
 if TYPE_CHECKING:

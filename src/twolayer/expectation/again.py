@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.expectation.auto import Auto, Chosen
 from twolayer.expectation.closed.thresholds import thresholds
-from twolayer.expectation.moments import FORCES, MOMENTS, Moments, fields_from_normals
+from twolayer.expectation.gaussian_moments import FORCES, MOMENTS, Moments, fields_from_normals
 from twolayer.expectation.qmc import LOG2_POINTS, MAX_FIELDS, REACH, SCRAMBLINGS, by_scatter, turned_normals
 from twolayer.expectation.recognition import recognised
 from twolayer.expectation.tails import tail_share

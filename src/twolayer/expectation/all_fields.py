@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 from twolayer.core.estimate import Estimate
 from twolayer.core.precision import double
 from twolayer.core.types import Numbers
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
-from twolayer.expectation.moments import fields_from_normals
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.gaussian_moments import fields_from_normals
 from twolayer.expectation.qmc import (
     LOG2_POINTS,
     MAX_FIELDS,

@@ -10,24 +10,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from twolayer.compiler.blocks import in_blocks
+from twolayer.compiler.row_blocks import in_blocks
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
-from twolayer.core.memory import check_size
+from twolayer.core.memory_limit import check_size
 from twolayer.expectation.all_fields import PREDICTIONS, ProductRule, SplitNets
-from twolayer.expectation.base import AbstractEngine, Suits, combined_of, one_varied
 from twolayer.expectation.closed.bumps import Bumps
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
 from twolayer.expectation.closed.square import SquareUnits
 from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.closed.waves import Waves
-from twolayer.expectation.moments import FORCES, MOMENTS, Moments, opposed_weights
-from twolayer.expectation.panels import Panels
+from twolayer.expectation.engine import AbstractEngine, Suits, combined_of, one_varied
+from twolayer.expectation.gaussian_moments import FORCES, MOMENTS, Moments, opposed_weights
+from twolayer.expectation.hermite_series import MehlerSeries
+from twolayer.expectation.nested_rules import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
 from twolayer.expectation.quadrature import Quadrature
 from twolayer.expectation.recognition import with_known_units
-from twolayer.expectation.ridges import Ridges
-from twolayer.expectation.series import MehlerSeries
+from twolayer.expectation.ridge_averages import Ridges
 from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.expectation.break_points import Breaks
 from twolayer.expectation.closed.averaged import Closed, hermite_rows
-from twolayer.expectation.features import Breaks
 from twolayer.expectation.mesh import Extent, Features, Monitor, features_of, mesh, scaled
 from twolayer.expectation.rules import QuadratureRule
 

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
-from twolayer.expectation.moments import student_weights
+from twolayer.expectation.break_points import Breaks, activation_breaks, target_breaks
+from twolayer.expectation.gaussian_moments import student_weights
 from twolayer.expectation.rules import QuadratureRule, legendre_rule, line_rule
 from twolayer.expectation.tails import beyond, reach
 from twolayer.problem import Overlaps, Problem

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.features import Breaks
+from twolayer.expectation.break_points import Breaks
 from twolayer.expectation.rules import QuadratureRule
 
 # The density of nodes for the normal distribution: DENSITY at the origin, falling beyond this share of the reach.

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import by_coarser
 from twolayer.expectation.closed.thresholds import thresholds
+from twolayer.expectation.engine import by_coarser
 from twolayer.expectation.qmc import (
     LOG2_POINTS,
     MAX_FIELDS,

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.expectation.break_points import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.closed.thresholds import thresholds
-from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 

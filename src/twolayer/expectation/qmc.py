@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import SAFETY, AbstractEngine, Suits, with_doubts
-from twolayer.expectation.moments import fields_from_normals, from_cloud
+from twolayer.expectation.engine import SAFETY, AbstractEngine, Suits, with_doubts
+from twolayer.expectation.gaussian_moments import fields_from_normals, from_cloud
 from twolayer.expectation.probe import WIDE, needs_probe, probed
 from twolayer.expectation.tails import beyond, tail_share, unseen
 from twolayer.problem import Overlaps, Problem

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.doubt import doubts, marginals_of
-from twolayer.expectation.moments import fields_from_normals, from_cloud
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.gaussian_moments import fields_from_normals, from_cloud
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, tensor_rule
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import Overlaps, Problem

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.types import Numbers
-from twolayer.expectation.base import SAFETY
+from twolayer.expectation.engine import SAFETY
 from twolayer.expectation.tails import target_values
 from twolayer.problem import AbstractTarget
 

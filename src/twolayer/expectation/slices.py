@@ -19,12 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
-from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.break_points import target_breaks
+from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.closed.thresholds import thresholds
 from twolayer.expectation.doubt import Marginals, doubts
-from twolayer.expectation.features import target_breaks
-from twolayer.expectation.moments import (
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.gaussian_moments import (
     TargetIntegrals,
     UnitIntegrals,
     from_target,

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.compiler.special import erf
-from twolayer.expectation.base import ROUNDING
 from twolayer.expectation.closed.thresholds import Thresholds, mixture, terms_for, thresholds
+from twolayer.expectation.engine import ROUNDING
 from twolayer.expectation.recognition import recognised
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, gauss_hermite, legendre_rule, line_rule
 from twolayer.problem import AbstractActivation

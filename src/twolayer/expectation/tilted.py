@@ -12,7 +12,6 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.thresholds import (
     Thresholds,
     UnitList,
@@ -23,7 +22,8 @@ from twolayer.expectation.closed.thresholds import (
     unit_list,
 )
 from twolayer.expectation.closed.units import conditioned, integrals, noisy_determinant, over_slope_pairs
-from twolayer.expectation.moments import TargetIntegrals, from_target, student_weights
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.gaussian_moments import TargetIntegrals, from_target, student_weights
 from twolayer.expectation.rules import (
     ORDERS,
     RANGE,

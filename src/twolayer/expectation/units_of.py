@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
+from twolayer.expectation.break_points import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
 from twolayer.expectation.closed.averaged import closed_averages
 from twolayer.expectation.conditional import Kind
-from twolayer.expectation.features import WHOLE, Breaks, activation_breaks, cached_breaks, line_breaks
-from twolayer.expectation.moments import student_weights
+from twolayer.expectation.gaussian_moments import student_weights
 from twolayer.problem import AbstractActivation, Overlaps, Problem
-from twolayer.problem.ridges import Along, Ridge, ridges_of
+from twolayer.problem.ridge_form import Along, Ridge, ridges_of
 
 # A function jumps if its values on both sides of a kink, at this distance, differ by more than this.
 BESIDE, JUMP = 1e-9, 1e-6

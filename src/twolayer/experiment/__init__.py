@@ -11,4 +11,4 @@ from twolayer.experiment.specs import read_question as read_question
 from twolayer.experiment.specs import read_run_tables as read_run_tables
 from twolayer.experiment.specs import read_spec as read_spec
 from twolayer.experiment.specs import run_spec as run_spec
-from twolayer.experiment.sweeps import read_sweep as read_sweep
+from twolayer.experiment.sweep_specs import read_sweep as read_sweep

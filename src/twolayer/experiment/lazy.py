@@ -29,10 +29,10 @@ import numpy as np
 
 from twolayer.analyses import LazySpec, NTKAsk
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.memory import check_size
+from twolayer.core.memory_limit import check_size
 from twolayer.core.types import NumbersLike, PathLike
 from twolayer.data import load_samples
-from twolayer.data.arrays import BYTES_OF_A_NUMBER
+from twolayer.data.array_files import BYTES_OF_A_NUMBER
 from twolayer.data.samples import SamplesLike
 from twolayer.experiment.specs import read_tables, refuse_unknown
 from twolayer.problem import Problem, Samples

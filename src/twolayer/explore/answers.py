@@ -12,7 +12,7 @@ from twolayer.core.errors import ComputationFailed, InvalidInput, shown
 from twolayer.core.precision import double
 from twolayer.description import AbstractDescription, Exactness, Plan
 from twolayer.experiment import from_tables
-from twolayer.explore import files
+from twolayer.explore import downloads
 from twolayer.explore.curves import curve, deviations
 from twolayer.explore.form import DESCRIPTIONS
 from twolayer.explore.messages import Tables, a_table, one_of
@@ -128,8 +128,8 @@ def learn(spec: Tables, options: Tables, tell: Tell) -> Tables:
 def escape(spec: Tables, options: Tables, tell: Tell) -> Tables:
     """When training leaves its start: formulas where there are some, the ODE otherwise, and the optimal rate."""
     from twolayer.analyses import exit_time
+    from twolayer.analyses.escape.exit_result import plain
     from twolayer.analyses.escape.from_saddle import FromSaddle
-    from twolayer.analyses.escape.result import plain
     from twolayer.data import summary
     from twolayer.theory.formulas import phase_retrieval
 
@@ -368,18 +368,18 @@ def download(spec: Tables, options: Tables, tell: Tell) -> Tables:
     """A file: its name without suffix, and its content in base 64."""
     asked = read(spec)
     form, figure = options.get("format"), options.get("figure", "risk")
-    if figure not in files.FIGURES:
-        raise InvalidInput(f"`options.figure` must be one of {', '.join(files.FIGURES)}, but is {shown(figure)}.")
+    if figure not in downloads.FIGURES:
+        raise InvalidInput(f"`options.figure` must be one of {', '.join(downloads.FIGURES)}, but is {shown(figure)}.")
     if form == "toml":
-        return files.packed(asked, files.toml(spec))
+        return downloads.packed(asked, downloads.toml(spec))
     if form == "netcdf":
-        return files.packed(asked, files.netcdf(compared(asked, tell)))
+        return downloads.packed(asked, downloads.netcdf(compared(asked, tell)))
     seen = _seen(options)
     pins = _pins(options.get("pins") or []) if figure == "risk" else []
     if form == "script":
         asked = dataclasses.replace(asked, ask=_followed(asked.ask))
-        return files.packed(asked, files.script(asked, spec, figure, seen, pins))
-    return files.packed(asked, files.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
+        return downloads.packed(asked, downloads.script(asked, spec, figure, seen, pins))
+    return downloads.packed(asked, downloads.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
 
 
 def _seen(options: Tables) -> Tables:
@@ -398,7 +398,7 @@ def _seen(options: Tables) -> Tables:
     return seen
 
 
-def _pins(stated: Any) -> list[files.Pin]:
+def _pins(stated: Any) -> list[downloads.Pin]:
     """The pinned settings whose first theory is drawn; those without one are left out."""
     if not isinstance(stated, list) or len(stated) > PINS:
         raise InvalidInput(f"`options.pins` must be a list of at most {PINS} settings, but is {shown(stated)}.")
@@ -410,7 +410,7 @@ def _pins(stated: Any) -> list[files.Pin]:
         if theory is not None:
             alone = dataclasses.replace(asked, descriptions=(theory,), ask=_followed(asked.ask))
             pins.append(
-                files.Pin(one_of(f"options.pins[{number}].name", table.get("name"), NAMES), table["spec"], alone)
+                downloads.Pin(one_of(f"options.pins[{number}].name", table.get("name"), NAMES), table["spec"], alone)
             )
     return pins
 

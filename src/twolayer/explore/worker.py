@@ -82,11 +82,11 @@ def main(memory: int) -> None:
     os.environ.setdefault("MPLBACKEND", "agg")
     warnings.simplefilter("ignore")  # cautions are part of the answers
 
-    from twolayer.core import memory as room
-    from twolayer.core import programs
+    from twolayer.core import memory_limit as room
+    from twolayer.core import program_cache
     from twolayer.explore.answers import answer
 
-    programs.keep()
+    program_cache.keep()
     room.restrict(int(0.8 * memory))
     _limit(memory + MARGIN)
     desk.say(0, "ready", {})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.files import held, make_folder, write_whole
+from twolayer.core.whole_files import held, make_folder, write_whole
 from twolayer.gallery.page import Claim, Made, Page, PageOptions
 
 if TYPE_CHECKING:

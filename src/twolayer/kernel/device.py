@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.memory import available_memory
+from twolayer.core.memory_limit import available_memory
 from twolayer.core.precision import double
 from twolayer.core.types import Device, NumbersLike
 from twolayer.kernel.matrices import NEARLY_PARALLEL, stable_angle

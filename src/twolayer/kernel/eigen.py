@@ -14,7 +14,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.memory import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, in_words
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.free import FreeSpectrum, free_spectrum
 from twolayer.kernel.matrices import gram_with_error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed
-from twolayer.core.memory import available_memory
+from twolayer.core.memory_limit import available_memory
 from twolayer.core.types import Device
 from twolayer.kernel.device import KEPT, DeviceStrips
 from twolayer.kernel.matrices import apply_profile, one_norm, unit_rows

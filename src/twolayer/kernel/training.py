@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.memory import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, in_words
 from twolayer.core.precision import double
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.device import device_memory

@@ -2,7 +2,7 @@
 /**
  * The engine of live figures: runs the WebAssembly program of a problem, in a worker of a page or in node.
  *
- * It knows no equation. A program (module and manifest, see twolayer.live.programs) brings the step of SGD, what is
+ * It knows no equation. A program (module and manifest, see twolayer.live.live_programs) brings the step of SGD, what is
  * measured of a state, the right-hand side of the theory, and the coefficients of the method that integrates it.
  * All of the engine is one function, so that a page can start a worker from its text without another request.
  */

@@ -4,7 +4,7 @@ from twolayer.plots.cloud import flow as flow
 from twolayer.plots.cloud import flow_movie as flow_movie
 from twolayer.plots.escape import exit_law as exit_law
 from twolayer.plots.escape import exit_scan as exit_scan
-from twolayer.plots.files import save_figure as save_figure
+from twolayer.plots.figure_files import save_figure as save_figure
 from twolayer.plots.memory_kernels import kernels as kernels
 from twolayer.plots.ntk import complexity_sweep as complexity_sweep
 from twolayer.plots.ntk import lazy_training as lazy_training

@@ -8,8 +8,8 @@ from twolayer.core.errors import InvalidInput, shown
 from twolayer.data.schema import check_kind, kind_of, schema_of
 from twolayer.plots.descriptions import value_label
 from twolayer.sweeps.content import CellStatus
-from twolayer.sweeps.result import KIND as SWEEP
-from twolayer.sweeps.result import MESSAGE, STATUS
+from twolayer.sweeps.sweep_result import KIND as SWEEP
+from twolayer.sweeps.sweep_result import MESSAGE, STATUS
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.files import write_whole
+from twolayer.core.whole_files import write_whole
 from twolayer.plots.descriptions import check_dimensions, parts
 from twolayer.plots.panels import Panel, Place, Sheet, draw, side_by_side
 from twolayer.plots.series import Drawable, HeatMap, Series, as_color

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.escape.result import KIND, estimates, sample_of
+from twolayer.analyses.escape.exit_result import KIND, estimates, sample_of
 from twolayer.analyses.escape.sample import Sample
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.data.schema import check_kind

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.lazy.result import KIND, LABELS, share_errors
+from twolayer.analyses.lazy.lazy_result import KIND, LABELS, share_errors
 from twolayer.core.errors import InvalidInput
 from twolayer.plots.cells import cells_of
 from twolayer.plots.panels import Panel, Place, Sheet, draw, is_whole, side_by_side

@@ -6,10 +6,6 @@ from twolayer.problem.activations import Custom as Custom
 from twolayer.problem.activations import GaussianBump as GaussianBump
 from twolayer.problem.activations import LeakyRelu as LeakyRelu
 from twolayer.problem.activations import PiecewiseLinear as PiecewiseLinear
-from twolayer.problem.blocks import BlockFrame as BlockFrame
-from twolayer.problem.blocks import BlockOverlaps as BlockOverlaps
-from twolayer.problem.blocks import coordinates_of as coordinates_of
-from twolayer.problem.blocks import embed_blocks as embed_blocks
 from twolayer.problem.expression import Expression as Expression
 from twolayer.problem.inputs import AbstractInputs as AbstractInputs
 from twolayer.problem.inputs import Gaussian as Gaussian
@@ -28,6 +24,10 @@ from twolayer.problem.problem import Problem as Problem
 from twolayer.problem.spectrum import AbstractCovariance as AbstractCovariance
 from twolayer.problem.spectrum import Eigenvalues as Eigenvalues
 from twolayer.problem.spectrum import PowerLaw as PowerLaw
+from twolayer.problem.spectrum_blocks import BlockFrame as BlockFrame
+from twolayer.problem.spectrum_blocks import BlockOverlaps as BlockOverlaps
+from twolayer.problem.spectrum_blocks import coordinates_of as coordinates_of
+from twolayer.problem.spectrum_blocks import embed_blocks as embed_blocks
 from twolayer.problem.starts import AbstractStart as AbstractStart
 from twolayer.problem.starts import AntisymmetricStart as AntisymmetricStart
 from twolayer.problem.starts import GivenOverlaps as GivenOverlaps

@@ -12,7 +12,7 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import symmetrise
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import NumbersLike
-from twolayer.problem.blocks import BlockOverlaps
+from twolayer.problem.spectrum_blocks import BlockOverlaps
 
 TOLERANCE = 1e-9
 

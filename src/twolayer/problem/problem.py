@@ -10,16 +10,16 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, NotApplicable
-from twolayer.core.memory import check_size
+from twolayer.core.memory_limit import check_size
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
-from twolayer.problem.blocks import BlockFrame, BlockOverlaps, check_seen, target_frame
 from twolayer.problem.inputs import AbstractInputs, Gaussian, Samples
 from twolayer.problem.losses import AbstractLoss, Correlation, Square, as_loss
 from twolayer.problem.noise import Flips, as_noise, level_of, noisy
 from twolayer.problem.overlaps import Overlaps
 from twolayer.problem.spectrum import Eigenvalues
+from twolayer.problem.spectrum_blocks import BlockFrame, BlockOverlaps, check_seen, target_frame
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
 from twolayer.problem.student import Student
 from twolayer.problem.targets import AbstractTarget, Labels, Mixture, check_covariance, has_signs

@@ -16,9 +16,9 @@ from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import bartlett
 from twolayer.core.precision import double
 from twolayer.core.types import Numbers
-from twolayer.problem.blocks import BlockFrame
 from twolayer.problem.inputs import as_preference
 from twolayer.problem.overlaps import check_overlaps
+from twolayer.problem.spectrum_blocks import BlockFrame
 from twolayer.specification.fields import (
     MAX_LENGTH,
     ONLY_WHEN_GIVEN,

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Key, UInt
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal, noise_normals
 from twolayer.compiler.loops import backend_here
-from twolayer.core.programs import compiled_for
+from twolayer.core.program_cache import compiled_for
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import (
     AbstractDescription,

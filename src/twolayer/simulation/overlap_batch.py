@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from twolayer.compiler.blocks import in_blocks, leaf_key
 from twolayer.compiler.draws import POWERS, SHORT
 from twolayer.compiler.loops import LANES, WrittenOut, by_kernel, native, native_blocks
+from twolayer.compiler.row_blocks import in_blocks, leaf_key
 from twolayer.core import interrupts
 from twolayer.description import Cell, Watch
 from twolayer.problem import Overlaps

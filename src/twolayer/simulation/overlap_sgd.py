@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.blocks import alike, as_key, if_hashable
 from twolayer.compiler.loops import WrittenOut, backend_here, loop_here, written
 from twolayer.compiler.native import FEW
+from twolayer.compiler.row_blocks import alike, as_key, if_hashable
 from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
@@ -30,7 +30,7 @@ from twolayer.description import (
     stopped,
 )
 from twolayer.expectation import Auto, choose, risk_along, risks_along
-from twolayer.expectation.moments import fields_from_normals
+from twolayer.expectation.gaussian_moments import fields_from_normals
 from twolayer.fitting import refusal, run_fits
 from twolayer.problem import BlockOverlaps, Gaussian, Overlaps, Problem
 from twolayer.simulation.drivers import (

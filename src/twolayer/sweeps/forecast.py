@@ -11,9 +11,9 @@ from twolayer.ask import Ask
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.precision import double
 from twolayer.sweeps.compute import batch_key
+from twolayer.sweeps.over_grid import SweepSpec, expected_workers
 from twolayer.sweeps.query import Query, environment, keys_of
-from twolayer.sweeps.run import SweepSpec, expected_workers
-from twolayer.sweeps.store import Store
+from twolayer.sweeps.sweep_store import Store
 from twolayer.verbs import explain
 
 # Kinds of cells whose time is estimated; others are taken to be like them.

@@ -6,7 +6,7 @@ from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import CellNode, CellStatus, Content, packed
 from twolayer.sweeps.query import Query, keys_of
 from twolayer.sweeps.statistics import concluded, joined
-from twolayer.sweeps.store import Store
+from twolayer.sweeps.sweep_store import Store
 
 
 class _Gathered:

@@ -11,7 +11,7 @@ from twolayer.sweeps.compute import Job
 from twolayer.sweeps.content import Content
 from twolayer.sweeps.query import Query, environment, keys_of
 from twolayer.sweeps.runner import Counts, InProcess, run_jobs
-from twolayer.sweeps.store import Store
+from twolayer.sweeps.sweep_store import Store
 from twolayer.verbs.progress import Progress, note, reporting
 
 

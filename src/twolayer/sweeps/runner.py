@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
-from twolayer.core.memory import available_memory
+from twolayer.core.memory_limit import available_memory
 from twolayer.core.precision import double
 from twolayer.sweeps.compute import Done, Job, batch_key, compute
 from twolayer.sweeps.content import CellStatus, Content, packed
-from twolayer.sweeps.store import Store
+from twolayer.sweeps.sweep_store import Store
 
 # Seconds of a portion, and how many cells the first one of a kind has: together, or each by itself.
 SECONDS, FIRST_TOGETHER = 1.0, 32

@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 from twolayer.core.linalg import root
 from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch, by_block, seen_by_fields
 from twolayer.expectation import Auto, Chosen, risks_of
-from twolayer.expectation.moments import student_weights
+from twolayer.expectation.gaussian_moments import student_weights
 from twolayer.fitting import FitsPopulation
 from twolayer.problem import BlockFrame, BlockOverlaps, Correlation, Overlaps, Problem
-from twolayer.problem.blocks import coordinates_of
+from twolayer.problem.spectrum_blocks import coordinates_of
 from twolayer.specification.fields import as_data, flag, instance, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Stepper, run_each, sealed

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.programs import compiled_for
+from twolayer.core.program_cache import compiled_for
 from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
 from twolayer.problem import Overlaps, Problem

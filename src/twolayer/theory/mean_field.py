@@ -12,7 +12,7 @@ from twolayer.core.errors import NotApplicable
 from twolayer.core.estimate import Estimate
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto, Chosen
-from twolayer.expectation.base import by_coarser
+from twolayer.expectation.engine import by_coarser
 from twolayer.expectation.over_target import OverTarget, kind_of_rule, over_target
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, cosine_order, cosine_rule
 from twolayer.problem import Committee, Overlaps, Problem, Student

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from twolayer.compiler.blocks import alike, as_key, if_hashable, leaf_key
+from twolayer.compiler.row_blocks import alike, as_key, if_hashable, leaf_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
 from twolayer.expectation.again import again_refusal, choose_forces
-from twolayer.expectation.moments import FORCES
+from twolayer.expectation.gaussian_moments import FORCES
 from twolayer.fitting import FitsPopulation
 from twolayer.problem import BlockFrame, BlockOverlaps, Gaussian, Overlaps, Problem, Square
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 import numpy as np
 
 from twolayer.ask import Ask, AskFields, Training, first_start
-from twolayer.core import memory as machine
+from twolayer.core import memory_limit as machine
 from twolayer.core.errors import takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text, html_grid, table
@@ -17,7 +17,7 @@ from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.description import AbstractDescription, Exactness
 from twolayer.expectation import MOMENTS, choose, estimate
 from twolayer.expectation.all_fields import noise_fields
-from twolayer.expectation.moments import FORCES
+from twolayer.expectation.gaussian_moments import FORCES
 from twolayer.expectation.recognition import notes_on
 from twolayer.problem import Gaussian, Problem
 from twolayer.specification.fields import instance
@@ -26,8 +26,8 @@ from twolayer.theory import SaadSolla
 from twolayer.training import SGD, Clock, RidgeRegression, Schedule
 from twolayer.verbs.cautions import in_words, of_limit, of_moments
 from twolayer.verbs.duration import Averages, measured, remember_averages, seconds
-from twolayer.verbs.memory import needed
 from twolayer.verbs.phases import answer
+from twolayer.verbs.run_memory import needed
 
 if TYPE_CHECKING:
     import xarray as xr

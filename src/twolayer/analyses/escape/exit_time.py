@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.analyses.escape.exit_result import KIND, labelled
+from twolayer.analyses.escape.exit_starts import CRITERIA, Starts, draw_starts
+from twolayer.analyses.escape.exit_theories import PATIENCE, AbstractPredictor, AskedExit, Predictions
 from twolayer.analyses.escape.from_ode import FromODE
 from twolayer.analyses.escape.from_plateau import FromPlateau
 from twolayer.analyses.escape.from_saddle import FromSaddle
 from twolayer.analyses.escape.measurement import measure
-from twolayer.analyses.escape.predictions import PATIENCE, AbstractPredictor, AskedExit, Predictions
-from twolayer.analyses.escape.result import KIND, labelled
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import CRITERIA, Starts, draw_starts
 from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.ask import Training
 from twolayer.core import interrupts

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from twolayer.analyses.escape.predictions import (
+from twolayer.analyses.escape.exit_starts import Starts
+from twolayer.analyses.escape.exit_theories import (
     AbstractPredictor,
     AskedExit,
     Predictions,
@@ -14,15 +15,14 @@ from twolayer.analyses.escape.predictions import (
     without_mean,
 )
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import Starts
 from twolayer.analyses.quantity import Prediction
 from twolayer.ask import Training
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING
+from twolayer.expectation.engine import ROUNDING
 from twolayer.problem import Problem
 from twolayer.theory import SaadSolla
 from twolayer.theory.formulas import phase_retrieval
-from twolayer.theory.formulas.escape import ode_exit_times
+from twolayer.theory.formulas.limit_exits import ode_exit_times
 from twolayer.theory.motion.flow import LOOSER
 from twolayer.training import Schedule
 from twolayer.verbs.phases import follow

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from twolayer.analyses.escape.exit_starts import largest_squares
+from twolayer.analyses.escape.exit_theories import AbstractPredictor, AskedExit, Predictions
 from twolayer.analyses.escape.from_ode import FromODE
-from twolayer.analyses.escape.predictions import AbstractPredictor, AskedExit, Predictions
-from twolayer.analyses.escape.starts import largest_squares
 from twolayer.analyses.quantity import Prediction
 from twolayer.ask import Training
 from twolayer.problem import Problem

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from twolayer.analyses.escape.from_ode import ode_times
-from twolayer.analyses.escape.predictions import (
+from twolayer.analyses.escape.exit_starts import Starts
+from twolayer.analyses.escape.exit_theories import (
     PATIENCE,
     AbstractPredictor,
     AskedExit,
@@ -14,14 +14,14 @@ from twolayer.analyses.escape.predictions import (
     from_which_starts,
     without_mean,
 )
+from twolayer.analyses.escape.from_ode import ode_times
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import Starts
 from twolayer.analyses.quantity import Prediction
 from twolayer.ask import Training
 from twolayer.core.errors import InvalidInput
 from twolayer.core.estimate import Estimate
 from twolayer.description import Plan
-from twolayer.expectation.base import ROUNDING
+from twolayer.expectation.engine import ROUNDING
 from twolayer.problem import Overlaps, Problem
 from twolayer.theory import SaadSolla
 from twolayer.theory.formulas import phase_retrieval

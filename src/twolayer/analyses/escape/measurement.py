@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
+from twolayer.analyses.escape.exit_starts import Starts
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import Starts
 from twolayer.ask import Training
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from typing_extensions import Unpack
 
-from twolayer.analyses.lazy.ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.former import takes_samples
+from twolayer.analyses.lazy.lazy_ask import LazySpec, NTKAsk, NTKFields
+from twolayer.analyses.lazy.lazy_result import label_result
 from twolayer.analyses.lazy.networks import HeldOut, Networks, are_signs, distance, kernel_outputs, sweep
-from twolayer.analyses.lazy.result import label_result
 from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
-from twolayer.analyses.lazy.theorems import theorem_values
+from twolayer.analyses.lazy.theorem_conditions import theorem_values
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (

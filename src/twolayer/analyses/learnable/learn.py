@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.learnable.result import Learned, to_dataset
+from twolayer.analyses.learnable.learn_result import Learned, to_dataset
 from twolayer.analyses.learnable.verification import check
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these

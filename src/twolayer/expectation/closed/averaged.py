@@ -18,7 +18,7 @@ from twolayer.expectation.closed.waves import Wave, wave_of
 from twolayer.expectation.rules import gauss_hermite
 from twolayer.problem import AbstractActivation
 from twolayer.problem.activations import AbstractPiecewiseLinear, Relu
-from twolayer.problem.ridges import Along
+from twolayer.problem.ridge_form import Along
 
 # A kink this many deviations away has no effect: exp(-FAR^2 / 2) is zero.
 FAR = 40.0

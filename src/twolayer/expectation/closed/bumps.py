@@ -18,12 +18,12 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
+from twolayer.expectation.break_points import cached_breaks, compiled, grid
 from twolayer.expectation.closed.waves import EPS, OF_VALUE, AbstractExponentials, wave_of
-from twolayer.expectation.features import cached_breaks, compiled, grid
-from twolayer.expectation.moments import student_weights
+from twolayer.expectation.gaussian_moments import student_weights
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations.found_kinks import rounded
-from twolayer.problem.ridges import Along, ridges_of
+from twolayer.problem.ridge_form import Along, ridges_of
 
 # Units of the student and of the target together: the number of products grows with its fourth power.
 MOST_UNITS = 6

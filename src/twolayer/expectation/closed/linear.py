@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.closed.relu import COINCIDENT, Three, arcsine, difference, safe_root
+from twolayer.expectation.closed.relu_averages import COINCIDENT, Three, arcsine, difference, safe_root
 from twolayer.expectation.closed.thresholds import UnitList
 
 # E|x| of a standard normal.

@@ -31,7 +31,6 @@ from jaxtyping import Array, Float, Int
 from twolayer.core.estimate import Estimate
 from twolayer.core.linalg import pair_positions
 from twolayer.core.multivariate import Polynomial
-from twolayer.expectation.base import AbstractEngine, Suits
 from twolayer.expectation.closed.diagram_tables import (
     GrownTable,
     Orders,
@@ -42,7 +41,8 @@ from twolayer.expectation.closed.diagram_tables import (
     student_block,
     target_block,
 )
-from twolayer.expectation.moments import MOMENTS, student_weights
+from twolayer.expectation.engine import AbstractEngine, Suits
+from twolayer.expectation.gaussian_moments import MOMENTS, student_weights
 from twolayer.problem import Overlaps, Problem
 
 # Numbers in memory for a chunk of pairs of units: 16 MiB.

@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.types import Numbers
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits
-from twolayer.expectation.moments import opposed_weights, unit_weights
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits
+from twolayer.expectation.gaussian_moments import opposed_weights, unit_weights
 from twolayer.problem import Overlaps, Problem
 from twolayer.problem.activations import SquareActivation
 

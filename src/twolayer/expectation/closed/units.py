@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.linalg import pair_positions
-from twolayer.expectation.base import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.closed.linear import mean_square_of_linear, pairs_of_linear, quartic_of_linear
-from twolayer.expectation.closed.relu import (
+from twolayer.expectation.closed.relu_averages import (
     COINCIDENT,
     Three,
     arcsine,
@@ -38,7 +37,8 @@ from twolayer.expectation.closed.thresholds import (
     thresholds,
     unit_list,
 )
-from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.gaussian_moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import QuadratureRule
 from twolayer.problem import Overlaps, Problem
 

@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
-from twolayer.expectation.features import cached_breaks, compiled, grid
-from twolayer.expectation.moments import MOMENTS, student_weights
+from twolayer.expectation.break_points import cached_breaks, compiled, grid
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
+from twolayer.expectation.gaussian_moments import MOMENTS, student_weights
 from twolayer.problem import AbstractActivation, Cosine, Overlaps, Problem
-from twolayer.problem.ridges import Along, ridges_of
+from twolayer.problem.ridge_form import Along, ridges_of
 
 # Units of the student and of the target together: the number of exponentials grows with its fourth power.
 MOST_UNITS = 8

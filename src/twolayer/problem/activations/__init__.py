@@ -1,10 +1,10 @@
 """Activations: functions of one local field with declared properties."""
 
-from twolayer.problem.activations.base import AbstractActivation as AbstractActivation
-from twolayer.problem.activations.base import ActivationLike as ActivationLike
-from twolayer.problem.activations.base import AsActivation as AsActivation
-from twolayer.problem.activations.base import as_activation as as_activation
-from twolayer.problem.activations.base import names as names
+from twolayer.problem.activations.activation import AbstractActivation as AbstractActivation
+from twolayer.problem.activations.activation import ActivationLike as ActivationLike
+from twolayer.problem.activations.activation import AsActivation as AsActivation
+from twolayer.problem.activations.activation import as_activation as as_activation
+from twolayer.problem.activations.activation import names as names
 from twolayer.problem.activations.custom import Custom as Custom
 from twolayer.problem.activations.erf import Erf as Erf
 from twolayer.problem.activations.piecewise import AbsActivation as AbsActivation

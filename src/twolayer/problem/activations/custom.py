@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.problem.activations.found_kinks import kinks_in
 from twolayer.specification.fields import array, count, static
 from twolayer.specification.registry import register

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.specification.registry import register
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.specification.fields import array, number, static
 from twolayer.specification.registry import register
 

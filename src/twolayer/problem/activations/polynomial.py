@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import hermite
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.specification.fields import array, count, static
 from twolayer.specification.registry import register
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import jax
 from jaxtyping import Array, Float
 
-from twolayer.problem.activations.base import AbstractActivation
+from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.specification.registry import register
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from twolayer.problem.activations.base import AbstractActivation, AsActivation, as_activation
+from twolayer.problem.activations.activation import AbstractActivation, AsActivation, as_activation
 from twolayer.specification.fields import leaf, number, static
 from twolayer.specification.registry import register
 

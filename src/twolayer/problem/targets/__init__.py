@@ -1,8 +1,5 @@
 """Targets: the functions of k fields that are learned."""
 
-from twolayer.problem.targets.base import AbstractTarget as AbstractTarget
-from twolayer.problem.targets.base import Units as Units
-from twolayer.problem.targets.base import check_covariance as check_covariance
 from twolayer.problem.targets.committee import Committee as Committee
 from twolayer.problem.targets.labels import Labels as Labels
 from twolayer.problem.targets.mixture import Mixture as Mixture
@@ -13,3 +10,6 @@ from twolayer.problem.targets.signs import Signs as Signs
 from twolayer.problem.targets.signs import has_signs as has_signs
 from twolayer.problem.targets.single_index import PhaseRetrieval as PhaseRetrieval
 from twolayer.problem.targets.single_index import SingleIndex as SingleIndex
+from twolayer.problem.targets.target import AbstractTarget as AbstractTarget
+from twolayer.problem.targets.target import Units as Units
+from twolayer.problem.targets.target import check_covariance as check_covariance

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import Polynomial, constant, from_coefficients
 from twolayer.problem.activations import AsActivation, as_activation
-from twolayer.problem.targets.base import AbstractTarget, Units, check_covariance
+from twolayer.problem.targets.target import AbstractTarget, Units, check_covariance
 from twolayer.specification.fields import MAX_LENGTH, array, count, is_traced, leaf, static
 from twolayer.specification.registry import register
 

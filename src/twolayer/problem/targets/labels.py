@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.multivariate import Polynomial
-from twolayer.problem.targets.base import AbstractTarget
+from twolayer.problem.targets.target import AbstractTarget
 from twolayer.specification.registry import register
 
 

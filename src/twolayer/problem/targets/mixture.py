@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, NotApplicable, shown
 from twolayer.core.multivariate import Polynomial
-from twolayer.problem.targets.base import AbstractTarget
 from twolayer.problem.targets.labels import Labels
+from twolayer.problem.targets.target import AbstractTarget
 from twolayer.specification.fields import array, instance, is_traced, leaf
 from twolayer.specification.registry import register
 

@@ -15,7 +15,7 @@ from twolayer.core.precision import double
 from twolayer.problem.activations.found_kinks import has_kinks, kinks_in
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.kinks import kinks_of
-from twolayer.problem.targets.base import AbstractTarget
+from twolayer.problem.targets.target import AbstractTarget
 from twolayer.specification.fields import array, count, flag, is_traced, leaf, static
 from twolayer.specification.registry import register
 

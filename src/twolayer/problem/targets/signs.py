@@ -12,8 +12,8 @@ from twolayer.core.precision import double
 from twolayer.problem.activations.found_kinks import kinks_in
 from twolayer.problem.expression import Expression
 from twolayer.problem.kinks import kinks_of
-from twolayer.problem.targets.base import AbstractTarget
 from twolayer.problem.targets.mixture import Mixture
+from twolayer.problem.targets.target import AbstractTarget
 from twolayer.specification.fields import instance, is_traced, leaf
 from twolayer.specification.registry import register
 

@@ -11,8 +11,8 @@ from twolayer.core.multivariate import Polynomial, from_coefficients
 from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
 from twolayer.problem.expression import Expression
 from twolayer.problem.kinks import kinks_of
-from twolayer.problem.targets.base import AbstractTarget, Units
 from twolayer.problem.targets.multi_index import check_values
+from twolayer.problem.targets.target import AbstractTarget, Units
 from twolayer.specification.registry import register
 
 

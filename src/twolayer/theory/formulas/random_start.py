@@ -10,7 +10,7 @@ import numpy as np
 
 from twolayer.core.estimate import Estimate
 from twolayer.core.types import Numbers
-from twolayer.expectation.base import ROUNDING
+from twolayer.expectation.engine import ROUNDING
 
 # Half the number of nodes, and their range: beyond it the weights of the rule are below 1e-30.
 HALF, RANGE = 512, 3.9

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.blocks import alike, in_blocks, leaf_key
+from twolayer.compiler.row_blocks import alike, in_blocks, leaf_key
 from twolayer.description import Plan, Record, Watch
 from twolayer.theory.motion.error_bounds import nudged_overlaps
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Solving, judged, passage, saved_along

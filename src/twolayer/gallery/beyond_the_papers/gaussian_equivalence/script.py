@@ -6,7 +6,7 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
-from twolayer.gallery.samples import two_classes
+from twolayer.gallery.page_samples import two_classes
 from twolayer.plots import Panel, Series, panels
 
 BINS = 8

@@ -9,7 +9,7 @@ from twolayer.analyses.lazy.verdict import width_effect
 from twolayer.data import randomise_labels
 from twolayer.gallery import Claim, Made, agrees, run_script
 from twolayer.gallery.page import ERRORS
-from twolayer.gallery.samples import two_classes
+from twolayer.gallery.page_samples import two_classes
 from twolayer.kernel import theorems
 from twolayer.plots import Panel, Series, panels
 

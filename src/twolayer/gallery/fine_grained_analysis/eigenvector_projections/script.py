@@ -4,7 +4,7 @@ import numpy as np
 
 from twolayer import kernel
 from twolayer.gallery import Claim, Made, agrees, run_script
-from twolayer.gallery.samples import two_classes
+from twolayer.gallery.page_samples import two_classes
 from twolayer.plots import Panel, Series, panels
 
 TOP = 0.05  # the share of eigenvectors of which claims are made

@@ -7,7 +7,7 @@ from twolayer.analyses.lazy.verdict import width_effect
 from twolayer.data import randomise_labels
 from twolayer.gallery import Claim, Made, agrees, run_script, slope, slope_error
 from twolayer.gallery.page import ERRORS
-from twolayer.gallery.samples import SYNTHETIC, gaussians, two_classes
+from twolayer.gallery.page_samples import SYNTHETIC, gaussians, two_classes
 from twolayer.kernel.theorems import contraction, initial_loss
 from twolayer.kernel.training import first_layer, second_layer
 from twolayer.plots import Panel, Series, panels

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from twolayer.analyses.escape.exit_starts import Starts
 from twolayer.analyses.escape.sample import Sample
-from twolayer.analyses.escape.starts import Starts
 from twolayer.analyses.quantity import Prediction
 from twolayer.ask import Training
 from twolayer.core.estimate import Estimate

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.escape.predictions import Predictions
+from twolayer.analyses.escape.exit_theories import Predictions
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
 from twolayer.core.text import Text

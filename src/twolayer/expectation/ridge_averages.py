@@ -22,12 +22,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
-from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.conditional import DETERMINED, FieldRules, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import lost_waves, ridge_doubts
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
+from twolayer.expectation.gaussian_moments import MOMENTS
 from twolayer.expectation.mesh import WIDE, Extent, Monitor, even_rule, length_of, mesh, narrowest
-from twolayer.expectation.moments import MOMENTS
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
 from twolayer.expectation.tails import LEAST, reach, reach_of_target, tail_share

@@ -9,7 +9,7 @@ from twolayer.core.text import table
 from twolayer.kernel import theorems
 
 if TYPE_CHECKING:
-    from twolayer.analyses.lazy.ask import NTKAsk
+    from twolayer.analyses.lazy.lazy_ask import NTKAsk
     from twolayer.analyses.lazy.networks import Networks
     from twolayer.kernel import AbstractSpectrum, Trained
 

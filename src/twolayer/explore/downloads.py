@@ -68,7 +68,7 @@ class Pin(NamedTuple):
 def picture(tree: "xr.DataTree", spec: RunSpec, figure: str, form: str, seen: Tables, pins: Sequence[Pin]) -> bytes:
     """A figure of our own plots; ``seen`` are the fields of the view."""
     from twolayer import plots
-    from twolayer.plots.files import as_file
+    from twolayer.plots.figure_files import as_file
 
     draw = plots.risk if figure == "risk" else plots.overlaps
     view = plots.View(**seen, beside={pin.name: pin.follow() for pin in pins}) if seen or pins else None

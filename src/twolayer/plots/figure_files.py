@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from twolayer.core.files import write_whole
+from twolayer.core.whole_files import write_whole
 from twolayer.plots.style import style
 
 # Left out of the files: the program's version and the date, so that the same numbers give the same file.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from twolayer.core.errors import ComputationFailed, InvalidInput, first_line, shown
-from twolayer.core.files import make_folder, remove_drafts, write_whole
 from twolayer.core.reading import parsing, read_text
+from twolayer.core.whole_files import make_folder, remove_drafts, write_whole
 from twolayer.sweeps.content import FORMAT, Content, keys_in, unpacked
 
 # The file that makes a folder that of a sweep, the folder of its cells, and that of other grids over the same cells.

@@ -37,9 +37,9 @@ from twolayer.sweeps.query import (
     make_query,
     whole_numbers,
 )
-from twolayer.sweeps.result import assembled
 from twolayer.sweeps.runner import AbstractExecutor, Counts, InProcess, run_jobs
-from twolayer.sweeps.store import MANIFEST, Store, home, own_folder, read_manifest
+from twolayer.sweeps.sweep_result import assembled
+from twolayer.sweeps.sweep_store import MANIFEST, Store, home, own_folder, read_manifest
 from twolayer.sweeps.workers import gpus, has_dask, local, number_of
 from twolayer.training.sgd import AbstractLayers
 from twolayer.verbs.evolve import Interrupted

@@ -20,11 +20,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
-from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.break_points import Breaks, activation_breaks, target_breaks
+from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.doubt import doubts, marginals_of
-from twolayer.expectation.features import Breaks, activation_breaks, target_breaks
-from twolayer.expectation.moments import from_cloud
+from twolayer.expectation.engine import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
+from twolayer.expectation.gaussian_moments import from_cloud
 from twolayer.expectation.rules import QuadratureRule, legendre_rule, line_rule
 from twolayer.expectation.slices import SMEAR, place
 from twolayer.expectation.tails import beyond, reach

@@ -19,15 +19,15 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.estimate import Estimate
-from twolayer.expectation.base import ROUNDING, SAFETY, AbstractEngine, Suits
-from twolayer.expectation.closed.relu import safe_root
+from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.doubt import Marginals, doubts
-from twolayer.expectation.moments import UnitIntegrals, from_units, unit_weights
+from twolayer.expectation.engine import ROUNDING, SAFETY, AbstractEngine, Suits
+from twolayer.expectation.gaussian_moments import UnitIntegrals, from_units, unit_weights
 from twolayer.expectation.rules import QuadratureRule, gauss_hermite
 from twolayer.expectation.slices import one_slope_integrals
 from twolayer.expectation.units_of import fields_of, unit_kinds
 from twolayer.problem import Overlaps, Problem
-from twolayer.problem.ridges import ridges_of
+from twolayer.problem.ridge_form import ridges_of
 
 TERMS = 64
 NODES = 128

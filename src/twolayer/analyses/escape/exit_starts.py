@@ -10,7 +10,7 @@ from twolayer.ask import Ask, Training, make_plan
 from twolayer.core.errors import InvalidInput
 from twolayer.description import Plan, Record
 from twolayer.expectation import choose, risk_along
-from twolayer.expectation.base import ROUNDING
+from twolayer.expectation.engine import ROUNDING
 from twolayer.problem import Overlaps, Problem
 from twolayer.training import SGD, Schedule
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from twolayer.core.precision import double
 from twolayer.problem import AbstractActivation, AbstractTarget
-from twolayer.problem.ridges import Along
+from twolayer.problem.ridge_form import Along
 
 # The function is evaluated at distances of `NEAR[1]` up to `NEAR[0]`, and of `FAR[1]` from there to `FAR[0]`; narrower
 # features are missed.

@@ -7,7 +7,7 @@ import numpy as np
 
 from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS
 from twolayer.analyses.lazy.setting import learning_rate
-from twolayer.analyses.lazy.theorems import theorem_rows
+from twolayer.analyses.lazy.theorem_conditions import theorem_rows
 from twolayer.analyses.lazy.verdict import judge_networks
 from twolayer.core.precision import double
 from twolayer.core.text import Text, table
@@ -19,7 +19,7 @@ from twolayer.kernel import FreeSpectrum, Spectrum
 if TYPE_CHECKING:
     import xarray as xr
 
-    from twolayer.analyses.lazy.ask import LazySpec
+    from twolayer.analyses.lazy.lazy_ask import LazySpec
     from twolayer.analyses.lazy.networks import Networks
     from twolayer.analyses.lazy.setting import KernelSetting
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.compiler.arrays import ArrayProgram, as_loops
+from twolayer.compiler.array_loops import ArrayProgram, as_loops
 from twolayer.compiler.loops import WrittenOut, as_rows
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.compiler.wasm import Compiled, MemoryLayout, compiled

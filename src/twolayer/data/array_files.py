@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.memory import check_room
+from twolayer.core.memory_limit import check_room
 from twolayer.core.reading import parsing, regular_file
 
 MAGIC = b"\x93NUMPY"
