@@ -12,9 +12,9 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from scipy import stats
 
 import twolayer as tl
+from twolayer.data.deviation import threshold
 from twolayer.live import live_program
 
 PACKAGE = Path(tl.__file__).parent
@@ -119,10 +119,9 @@ FIGURES = {
 }  # fmt: skip
 
 
-def allowed(figure: dict) -> float | None:
-    """The standard errors that chance alone reaches in one figure of 1000; None where runs are too few to judge."""
-    runs = figure["replicas"]
-    return float(stats.t.isf(0.5e-3 / figure["points"], runs - 1)) if runs >= 12 else None
+def allowed(figure: dict) -> float:
+    """The standard errors that chance alone reaches in one figure of 1000."""
+    return threshold(figure["replicas"], figure["points"])
 
 
 def program(name: str) -> str:

@@ -17,6 +17,7 @@ import pytest
 import twolayer
 from twolayer import api
 from twolayer.cli import main
+from twolayer.data.deviation import OUTCOMES
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -164,3 +165,10 @@ def test_output_that_differs_is_seen():
     for shown in ("a 2.0", "b 1.0", "a 1.0\nlast"):
         with pytest.raises(AssertionError):
             check_output(shown, "a 1.0\nb\nlast")
+
+
+def test_the_course_gives_the_words_of_a_verdict_the_meanings_of_the_package():
+    rows = re.findall(
+        r"^\| ([a-z-]+(?: effect)?) \| (.+) \|$", (DOCS / "course" / "limits.md").read_text(), re.MULTILINE
+    )
+    assert [row for row in rows if row[0] != "word"] == list(OUTCOMES.items())

@@ -1,13 +1,17 @@
 """Live figures in Chromium: they compute, answer to their knobs, judge what they show, and give way to printed ones."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xarray as xr
 
 import twolayer as tl
 from tests.live.conftest import FOLDER
+from twolayer.data.deviation import OUTCOMES, judge_description, threshold
 from twolayer.live import live_program
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
@@ -75,7 +79,7 @@ def done(figure, since=""):
 def test_a_figure_answers_to_its_knobs_and_is_reset(page, site):
     figure, errors = opened(page, site)
     first = done(figure)
-    assert figure.get_attribute("data-verdict") == "agrees" and first.startswith("SGD agrees with the theory.")
+    assert figure.get_attribute("data-verdict") == "agrees" and first.startswith("SGD agrees with the theory: ")
     assert "12 runs of 4·10⁴ steps." in first
     playwright.expect(page.locator(".tl-printed")).to_be_hidden()
     rate, dimension = figure.locator("input").all()
@@ -112,10 +116,50 @@ def test_a_figure_sees_a_theory_that_is_wrong(page, site):
     (site / "engine.js").write_text(changed)
     try:
         figure, _ = opened(page, site)
-        assert done(figure).startswith("SGD and the theory, its limit of large d, differ here.")
+        assert done(figure).startswith("SGD differs from the theory: ")
         assert figure.get_attribute("data-verdict") == "differs"
     finally:
         (site / "engine.js").write_text(engine)
+
+
+def cases():
+    """Runs around a theory, with one bias at the end of each, such that all words occur."""
+    random = np.random.default_rng(0)
+    times = np.linspace(0.0, 1.0, 21)
+    for runs, scatter, bias in itertools.product((2, 12, 256), (0.001, 0.03, 0.3, 2.0), (0.0, 0.02, 0.2, 1.0)):
+        noise = scatter * times * random.standard_normal((runs, 1)) + 1e-3 * random.standard_normal((runs, 21))
+        yield 1.0 - 0.5 * times + bias * times**2 + noise * (times > 0), (1.0 - 0.5 * times)[None]
+    yield np.ones((4, 21)), np.ones((1, 21))
+    yield np.ones((1, 21)), np.zeros((1, 21))
+    yield np.full((4, 21), np.nan), np.ones((1, 21))
+
+
+def judged(runs, theory):
+    """The word of the package for one quantity, and the largest deviation in standard errors."""
+
+    def dataset(values):
+        risk = ("replica", "time"), values
+        errors = {f"{name}_error": (("replica", "time"), np.zeros_like(values)) for name in ("risk", "overlap")}
+        return xr.Dataset({"risk": risk, **errors}, coords={"time": np.linspace(0.0, 1.0, values.shape[1])})
+
+    finding, _ = judge_description("SGD", "theory", dataset(runs), dataset(theory), "1", 100)
+    return finding.outcome, finding.largest_z
+
+
+def test_a_verdict_has_the_words_and_the_rule_of_the_package(page):
+    page.add_script_tag(content=(FOLDER / "figure.js").read_text())
+    assert page.evaluate("twolayerLive.OUTCOMES") == OUTCOMES
+    found = []
+    for runs, theory in cases():
+        limit = threshold(len(runs), runs.shape[1] - 1)
+        texts = [json.dumps(np.where(np.isfinite(x), x, None).tolist()) for x in (runs, theory)]
+        script = "([a, b, c]) => twolayerLive.judge(JSON.parse(a), JSON.parse(b), c)"
+        theirs = page.evaluate(script, [*texts, limit])
+        outcome, z = judged(runs, theory)
+        assert theirs["outcome"] == outcome
+        assert theirs["errors"] == pytest.approx(z, rel=1e-9)
+        found.append(outcome)
+    assert set(found) == set(OUTCOMES)
 
 
 def test_a_page_is_drawn_smoothly_while_a_figure_computes(page, site):

@@ -165,6 +165,54 @@ const twolayerLive = (() => {
     return Math.sqrt(values.reduce((a, b) => a + (b - centre) ** 2, 0) / Math.max(1, values.length - 1) / values.length);
   }
 
+  /** The words of a verdict and their meanings, those of `twolayer.data.deviation`, of which this is the criterion. */
+  const OUTCOMES = {
+    agrees: "no difference exceeds what chance and the stated errors allow, and a large one would have been seen",
+    consistent: "no difference exceeds what chance allows, but the scatter is too wide for a sharp test",
+    undecided: "there is not enough data for a verdict",
+    "finite-d effect": "the difference is real and of the size that finite d causes; it should shrink as d grows",
+    differs: "the difference is larger than chance, numerical errors and finite d can explain",
+  };
+  const HEADS = {
+    agrees: "SGD agrees with the theory",
+    consistent: "SGD is consistent with the theory",
+    undecided: "SGD against the theory is undecided",
+    "finite-d effect": "SGD follows the theory up to a finite-d effect",
+    differs: "SGD differs from the theory",
+  };
+  const [ROUNDING, WEAK] = [1e-12, 0.5];
+
+  /**
+   * Compare one quantity of runs with a theory, a limit of large d, from the same starts.
+   *
+   * `theory` has one row for all runs, or one for each; `limit` is the number of standard errors that chance exceeds in
+   * one comparison of 1000. Returns the word of the verdict, the largest distance in standard errors, and its place.
+   */
+  function judge(runs, theory, limit) {
+    const all = [...runs.flatMap((run) => [...run]), ...theory.flatMap((row) => [...row])];
+    if (runs.length < 2 || !all.every(Number.isFinite)) return { outcome: "undecided", errors: 0, place: 0 };
+    const spread = all.reduce((a, b) => Math.max(a, b)) - all.reduce((a, b) => Math.min(a, b));
+    const numerical = ROUNDING * Math.max(1, spread);
+    let [worst, missed, beyond, widest] = [{ errors: 0, place: 0, size: 0, scatter: 0 }, 0, 0, 0];
+    for (let place = 0; place < runs[0].length; place++) {
+      const gaps = runs.map((run, n) => run[place] - theory[theory.length > 1 ? n : 0][place]);
+      const [size, stderr] = [Math.abs(mean(gaps)), error(gaps)];
+      const scatter = stderr * Math.sqrt(runs.length);
+      // Scatter at one time shifts the mean at later times, by its square over the range, and no more than by itself.
+      widest = Math.max(widest, scatter);
+      const shift = Math.min(widest ** 2 / Math.max(spread, ROUNDING), widest);
+      if (size > numerical && size / stderr > worst.errors) worst = { errors: size / stderr, place, size, scatter };
+      if (size > shift + numerical) beyond = Math.max(beyond, (size - shift - numerical) / stderr);
+      missed = Math.max(missed, (limit * stderr + numerical) / Math.max(spread, ROUNDING));
+    }
+    const isWithinChance = worst.errors <= limit;
+    const isOfFiniteD = worst.size <= worst.scatter || beyond <= limit;
+    const isSame = worst.errors === 0;
+    const word = isSame || missed <= WEAK ? "agrees" : "consistent";
+    const { errors, place } = worst;
+    return { outcome: isWithinChance ? word : isOfFiniteD ? "finite-d effect" : "differs", errors, place };
+  }
+
   class Figure {
     constructor(element, settings) {
       this.element = element;
@@ -323,29 +371,15 @@ const twolayerLive = (() => {
       this.status.replaceChildren(made("strong", {}, this.verdict()), " ", this.sentence(steps));
     }
 
-    /** The largest distance of the runs' mean from the theory in standard errors, from the same starts, and where. */
-    deviation() {
-      const several = this.theory.length > 1;
-      let worst = { errors: 0, at: 0 };
-      for (let i = 1; i < this.x.length; i++) {
-        const gaps = this.runs.map((run, n) => run[i] - this.theory[several ? n : 0][i]);
-        const scatter = error(gaps);
-        const errors = Math.abs(mean(gaps)) / scatter;
-        if (scatter > 0 && errors > worst.errors) worst = { errors, at: this.x[i] };
-      }
-      return worst;
-    }
-
-    /** Whether SGD and the theory agree, in a plain sentence; empty where there are too few runs to say so. */
+    /** The verdict on what is drawn, as a sentence; empty without a theory. */
     verdict() {
       const ends = this.runs.map((run) => run[run.length - 1]);
-      this.element.dataset.verdict = "";
+      const isJudged = this.settings.allowed && this.theory.length > 0;
+      this.judged = isJudged ? judge(this.runs, this.theory, this.settings.allowed) : null;
+      const outcome = isJudged ? this.judged.outcome : "";
+      this.element.dataset.verdict = outcome;
       if (!ends.every(Number.isFinite)) return "Runs diverge at these numbers.";
-      if (!this.settings.allowed || this.theory.length === 0) return "";
-      this.worst = this.deviation();
-      const agrees = this.worst.errors <= this.settings.allowed;
-      this.element.dataset.verdict = agrees ? "agrees" : "differs";
-      return agrees ? "SGD agrees with the theory." : "SGD and the theory, its limit of large d, differ here.";
+      return outcome && `${HEADS[outcome]}: ${OUTCOMES[outcome]}.`;
     }
 
     /** What the figure shows, in sentences with numbers. */
@@ -353,10 +387,10 @@ const twolayerLive = (() => {
       const { y, x, until, replicas } = this.settings;
       const last = this.runs.map((run) => run[run.length - 1]);
       const parts = [];
-      if (this.element.dataset.verdict) {
-        const { errors, at } = this.worst;
+      if (this.judged && this.judged.errors > 0) {
+        const { errors, place } = this.judged;
         const chance = `chance alone reaches ${shown(this.settings.allowed, 2)} in one figure of 1000`;
-        const where = `${x.short ? `${x.short} ` : ""}${shown(at)}`;
+        const where = `${x.short ? `${x.short} ` : ""}${shown(this.x[place])}`;
         parts.push(`Their means are up to ${shown(errors, 2)} standard errors apart, at ${where} (${chance}).`);
       }
       parts.push(`${replicas} runs of ${shown(Math.round(steps / replicas))} steps.`);
@@ -414,5 +448,5 @@ const twolayerLive = (() => {
     if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
     else start();
   }
-  return { define, start, plot, shown, ticks };
+  return { define, start, plot, shown, ticks, judge, OUTCOMES };
 })();
