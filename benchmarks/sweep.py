@@ -3,15 +3,17 @@
 Times are by the wall clock after everything is compiled; a machine that does other work makes all of them too long. The
 loop is timed on cells that are spread over the grid, and joblib's processes (``pip install joblib``) on the same ones.
 
-    python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|workers|dask|replicas]
+    python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|compare|workers|dask|replicas]
 """
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import resource
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 from common import report
@@ -23,6 +25,8 @@ from twolayer.sweeps.workers import local
 
 # Cells of the grid on which the loop is timed.
 SAMPLED = 24
+# A simulation and a theory, for comparisons.
+PAIR = ("OverlapSGD", "SaadSolla")
 
 
 def clock(work, repeats: int = 2):
@@ -45,8 +49,9 @@ def by_joblib(calls) -> float:
         return clock(lambda: parallel(delayed(_call)(*call) for call in calls))[0]
 
 
-def _call(problem, training, description, ask):
-    return tl.evolve(problem, training, description, ask)
+def _call(problem, training, descriptions, ask):
+    verb = tl.evolve if isinstance(descriptions, str) else tl.compare
+    return verb(problem, training, descriptions, ask)
 
 
 def row(name: str, cells: int, swept: float, calls) -> dict:
@@ -88,6 +93,20 @@ def rates_of_an_ode(number: int) -> dict:
     chosen = rates[:: max(1, number // SAMPLED)]
     calls = [(problem, tl.SGD(float(rate)), "SaadSolla", ask) for rate in chosen]
     return row("ODE of an erf committee, p=4 k=2, to t=10", number, swept, calls)
+
+
+def comparisons(side: int) -> dict:
+    """Runs against the ODE with a verdict in every cell, over learning rate and noise."""
+    problem, members = tl.Problem(tl.PhaseRetrieval(), tl.Student(2, "square"), tl.Gaussian(300)), PAIR
+    ask, rates, noises = tl.Ask(until=2.0, save=5, replicas=32), np.geomspace(0.01, 0.1, side), np.linspace(0, 1, side)
+    over = {"training.learning_rate": rates, "problem.noise": noises + 0.1}
+    swept, _ = clock(lambda: tl.sweep(problem, tl.SGD(0.05), members, ask, verb="compare", over=over, workers=0))
+    rng, noisy = np.random.default_rng(0), partial(dataclasses.replace, problem)
+    calls = [
+        (noisy(noise=float(rng.choice(noises)) + 0.1), tl.SGD(float(rng.choice(rates))), members, ask)
+        for _ in range(SAMPLED)
+    ]
+    return row("phase retrieval, 32 runs against the ODE with a verdict", side * side, swept, calls)
 
 
 def takes_no_time() -> None:
@@ -194,13 +213,14 @@ def workers(number: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=64)
-    parser.add_argument("--only", choices=["diagram", "ode", "overhead", "workers", "dask", "replicas"])
+    parser.add_argument("--only", choices=["diagram", "ode", "overhead", "compare", "workers", "dask", "replicas"])
     options = parser.parse_args()
     warnings.simplefilter("ignore", tl.Caution)
     works = {
         "diagram": lambda: [phase_diagram(options.side, largest) for largest in (100, 1000)],
         "ode": lambda: [rates_of_an_ode(10 * options.side)],
         "overhead": lambda: [overhead(number) for number in (10_000, 100_000)],
+        "compare": lambda: [comparisons(options.side // 2)],
         "workers": lambda: [workers(12)],
         "dask": lambda: [overhead_of_a_worker(10_000)],
         "replicas": lambda: [many_replicas(number) for number in (10**6, 10**7)],

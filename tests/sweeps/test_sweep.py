@@ -1,5 +1,6 @@
 """Sweeps: labelled results, cells that fail, folders that are continued, and numbers that are those of the verbs."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -96,6 +97,37 @@ def test_every_analysis_can_be_swept(verb, fields, over, variable):
     result: Any = tl.sweep(problem, tl.SGD(0.05, constraint=tl.Sphere()), verb=verb, over=over, workers=0, **fields)
     assert counts(result)["done"] == 2, failures(result)
     assert np.isfinite(result[variable].values.astype(float)).any()
+
+
+def test_comparisons_are_computed_together_and_judged_one_by_one(monkeypatch):
+    """Every number and every word is that of `compare`, and no cell is computed by itself."""
+    calls = []
+    for description in (tl.OverlapSGD, tl.SaadSolla):
+        together = description.run_batch
+
+        def counting(self, cells, together=together):
+            calls.append((type(self).__name__, len(cells)))
+            return together(self, cells)
+
+        monkeypatch.setattr(description, "run_batch", counting)
+    members, asked = ["OverlapSGD", "SaadSolla"], {"until": 1.0, "save": 4, "replicas": 4, "seed": 3}
+    problem, over = phase_retrieval(0.2), {**RATES, "problem.inputs.d": [50, 400]}
+    result = tl.sweep(problem, SPHERE, members, verb="compare", over=over, workers=0, **asked)
+    for name in members:
+        assert sum(size for called, size in calls if called == name) == 4 and (name, 1) not in calls
+    for rate in RATES["training.learning_rate"]:
+        for d in (50, 400):
+            at = dataclasses.replace(problem, inputs=tl.Gaussian(d))
+            alone = tl.compare(at, dataclasses.replace(SPHERE, learning_rate=rate), members, **asked)
+            for name, dataset in alone.children.items():
+                cell = result[name].to_dataset().sel(learning_rate=rate, d=d)
+                for variable in dataset.variables:
+                    assert np.allclose(
+                        cell[variable].values, dataset[variable].values, rtol=1e-7, atol=1e-9, equal_nan=True
+                    )
+            words = result.to_dataset().sel(learning_rate=rate, d=d)
+            assert str(words.outcome.values) == alone.attrs["outcome"]
+            assert str(words.verdict.values) == alone.attrs["verdict"]
 
 
 def test_lazy_training_can_be_swept():

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from twolayer.ask import make_plans
+from twolayer.ask import RunSpec, make_plans
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, first_line
 from twolayer.core.precision import double
 from twolayer.data.dataset import trajectory_arrays
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import STATUS_ATTRIBUTES, TRAJECTORY, kind_of
-from twolayer.description import Applies, Cell, Plan, Record, Status, stopped
+from twolayer.description import AbstractDescription, Applies, Cell, Plan, Record, Status, stopped
 from twolayer.problem import Mixture
 from twolayer.sweeps.content import CellNode, CellStatus, CellVariable, Content, node_of, packed
-from twolayer.sweeps.query import Query, environment
+from twolayer.sweeps.query import Query, environment, parts_of
 from twolayer.sweeps.statistics import reduced
 from twolayer.training import SGD
 from twolayer.verbs import cautions
-from twolayer.verbs.evolve import IN_STEPS, IN_TIME, first_replica
+from twolayer.verbs.compare import judge, names_of
+from twolayer.verbs.evolve import IN_STEPS, IN_TIME, first_replica, labelled
 from twolayer.verbs.phases import require
 from twolayer.verbs.predictions import with_predictions
 
@@ -70,17 +71,19 @@ def compute(jobs: Sequence[Job], is_together: bool, places: Checkpoint | None = 
 def batch_key(query: Query) -> Hashable | None:
     """A value that is equal for cells that are computed together; None for a cell that is computed by itself."""
     is_one_task = isinstance(query.training, SGD) and not isinstance(query.problem.target, Mixture)
-    if query.verb != "evolve" or not is_one_task:
+    if query.verb not in ("evolve", "compare") or not is_one_task:
         return None
     try:
-        own = query.descriptions[0].batch_key(query.problem, query.training)
+        own = [description.batch_key(query.problem, query.training) for description in query.descriptions]
     except (InvalidInput, ValueError, TypeError):  # the cell itself says what is wrong with it
         return None
     ask = query.run
     save = len(ask.save) if isinstance(ask.save, tuple) else ask.save
     has_first = query.first is not None
     watched = (ask.risk_threshold is None, ask.overlap_threshold is None, ask.stop_at_threshold)
-    return None if own is None else (query.descriptions, own, ask.replicas, save, watched, has_first)
+    if any(key is None for key in own):
+        return None
+    return query.verb, query.descriptions, *own, ask.replicas, save, watched, has_first
 
 
 def answers(
@@ -109,9 +112,14 @@ def _alone(query: Query, place: Checkpoint | None) -> Content:
         return Content(CellStatus.FAILED, "It needs more memory than there is.", {})
     except Exception as error:  # a cell must not stop the others
         return Content(CellStatus.FAILED, f"{type(error).__name__}: {first_line(error)}.", {})
-    nodes = {name: node_of(dataset) for name, dataset in datasets.items()}
     if query.first is not None:
-        return _of_part(query, nodes[""])
+        return _of_part(query, node_of(datasets[""]))
+    return _of_datasets(datasets)
+
+
+def _of_datasets(datasets: "dict[str, xr.Dataset]") -> Content:
+    """What is kept of a result, and how it ended: as the worst of its descriptions."""
+    nodes = {name: node_of(dataset) for name, dataset in datasets.items()}
     endings = [_ending(dataset.status.values) for dataset in datasets.values() if _is_trajectory(dataset)]
     return Content(*max(endings, default=(CellStatus.DONE, "")), nodes)
 
@@ -139,26 +147,53 @@ def _ending(status: np.ndarray) -> tuple[CellStatus, str]:
 # --------------------------------------------------------------------------------------------- many cells at a time
 
 
+class _Run(NamedTuple):
+    """What one description says of a cell."""
+
+    description: AbstractDescription
+    applies: Applies
+    plan: Plan
+    record: Record
+
+
 def _together(queries: Sequence[Query]) -> list[Content]:
-    """The results of cells that one compiled program serves."""
-    description = queries[0].descriptions[0]
+    """The results of cells that the same compiled programs serve, one for each description."""
+    members = queries[0].descriptions
     with double():
-        applies = [require(description, query.problem, query.training) for query in queries]
+        for query in queries:
+            for member in members:
+                require(member, query.problem, query.training)
         plans = make_plans(
             [query.problem for query in queries],
             [query.training for query in queries],
             [query.run for query in queries],
-            in_steps=not description.is_continuous,
+            in_steps=any(not member.is_continuous for member in members),
             firsts=[query.first or 0 for query in queries],
         )
-        is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
-        if is_fixed and all(plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0 for plan in plans):
-            plans = [first_replica(plan) for plan in plans]
-        cells = [Cell(query.problem, query.training, plan) for query, plan in zip(queries, plans, strict=True)]
-        records = [stopped(record, plan) for record, plan in zip(description.run_batch(cells), plans, strict=True)]
-        shared = provenance(_Unnamed(), 0, description.references)
-    rows = zip(queries, plans, records, applies, strict=True)
-    return [_content(query, plan, record, answer, shared) for query, plan, record, answer in rows]
+        runs = zip(*(_runs(member, queries, plans) for member in members), strict=True)
+        if queries[0].verb == "compare":
+            return [_compared(query, runs_of_cell) for query, runs_of_cell in zip(queries, runs, strict=True)]
+        shared = provenance(_Unnamed(), 0, members[0].references)
+        return [_content(query, runs_of_cell[0], shared) for query, runs_of_cell in zip(queries, runs, strict=True)]
+
+
+def _runs(description: AbstractDescription, queries: Sequence[Query], plans: Sequence[Plan]) -> list[_Run]:
+    """What one description says of all cells, by one call."""
+    applies = [require(description, query.problem, query.training) for query in queries]
+    is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
+    if is_fixed and all(plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0 for plan in plans):
+        plans = [first_replica(plan) for plan in plans]
+    cells = [Cell(query.problem, query.training, plan) for query, plan in zip(queries, plans, strict=True)]
+    records = [stopped(record, plan) for record, plan in zip(description.run_batch(cells), plans, strict=True)]
+    return [_Run(description, *row) for row in zip(applies, plans, records, strict=True)]
+
+
+def _compared(query: Query, runs: Sequence[_Run]) -> Content:
+    """The comparison of a cell, from what its descriptions say of it."""
+    spec = RunSpec(query.problem, query.training, query.descriptions, query.run)
+    named = dict(zip(names_of(query.descriptions), runs, strict=True))
+    results = {name: labelled(spec, run.description, run.plan, run.record, run.applies) for name, run in named.items()}
+    return _of_datasets(parts_of(judge(spec, results, {name: run.applies.exactness for name, run in named.items()})))
 
 
 class _Unnamed(NamedTuple):
@@ -168,9 +203,10 @@ class _Unnamed(NamedTuple):
     key: str = ""
 
 
-def _content(query: Query, plan: Plan, record: Record, applies: Applies, shared: dict[str, Any]) -> Content:
+def _content(query: Query, run: _Run, shared: dict[str, Any]) -> Content:
     """A record as `evolve` labels it, without the specification."""
-    problem, training, description = query.problem, query.training, query.descriptions[0]
+    problem, training = query.problem, query.training
+    description, applies, plan, record = run
     in_steps = np.issubdtype(plan.steps.dtype, np.integer)
     clock = training.clock(problem)
     samples = np.asarray(clock.samples(plan.steps) if in_steps else clock.samples_at(plan.times))

@@ -138,6 +138,11 @@ def _part(query: Query) -> "xr.Dataset":
 
 def _compare(query: Query) -> "dict[str, xr.Dataset]":
     tree = compare(query.problem, query.training, query.descriptions, query.run, throw=False, progress=False)
+    return parts_of(tree)
+
+
+def parts_of(tree: "xr.DataTree") -> "dict[str, xr.Dataset]":
+    """A comparison as datasets: that of each description, and the attributes of the whole under no name."""
     return {"": tree.to_dataset()} | {name: child.to_dataset() for name, child in tree.children.items()}
 
 

@@ -16,7 +16,7 @@ from twolayer.core.precision import double
 from twolayer.data import to_dataset
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import ordered
-from twolayer.description import AbstractDescription, Plan, Record, Status, stopped
+from twolayer.description import AbstractDescription, Applies, Plan, Record, Status, stopped
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
@@ -118,9 +118,7 @@ def run(
         plan = first_replica(plan)
     check_record(problem, plan.replicas, len(plan.times))
     place = open_place(checkpoint, f"{spec.key} {name}".rstrip())
-    own_name = type(description).__name__
-    warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
-    cautions.tell(warned)
+    cautions.tell(cautions.of_limit(description, problem, training, round(float(plan.steps[-1]))))
     is_done = place is not None and place.result is not None
     foretold = () if is_foretold or is_done else foreseen([description], problem, training, spec.ask)
     cautions.tell(foretold)
@@ -142,6 +140,16 @@ def run(
         record = stopped(record._replace(others=others or None), plan)
     if not record.interrupted:
         conclude(checkpoint, place, record)
+    return labelled(spec, description, plan, record, applies), record.interrupted
+
+
+def labelled(
+    spec: RunSpec, description: AbstractDescription, plan: Plan, record: Record, applies: Applies
+) -> "xr.Dataset":
+    """The dataset of a record: names, units, what a user has to know of it, and where it comes from."""
+    training, own_name = spec.training, type(description).__name__
+    problem = description.seen(spec.problem)
+    warned = cautions.of_limit(description, problem, training, round(float(plan.steps[-1])))
     in_steps = np.issubdtype(plan.steps.dtype, np.integer)
     clock = training.clock(problem)
     samples = clock.samples(plan.steps) if in_steps else clock.samples_at(plan.times)
@@ -161,7 +169,7 @@ def run(
     cautions.tell(doubts)
     if warned or doubts:
         dataset.attrs = ordered(dataset.attrs | {"cautions": "\n".join([*warned, *doubts])})
-    return dataset, record.interrupted
+    return dataset
 
 
 def first_replica(plan: Plan) -> Plan:
