@@ -43,7 +43,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _check_shape(data: Tables) -> None:
-    """Refuse data that is nested too deeply, has too many values, or numbers beyond those of a double."""
+    """Refuse data that is nested too deeply, has too many values, numbers beyond a double, or text without a code."""
     level: list[Any] = [data]
     number = 0
     for _ in range(MAX_DEPTH):
@@ -52,10 +52,22 @@ def _check_shape(data: Tables) -> None:
             raise InvalidInput(f"The body of a request may hold {MAX_VALUES} values at most.")
         if any(isinstance(value, float) and abs(value) == float("inf") for value in level):
             raise InvalidInput("A number in a request must be finite, but one is too large.")
+        if not all(_is_text(text) for value in level for text in _texts(value)):
+            raise InvalidInput("A text in a request must be valid Unicode, but one holds half of a surrogate pair.")
         level = [item for value in level for item in _items(value)]
         if not level:
             return
     raise InvalidInput(f"The body of a request may be nested {MAX_DEPTH} deep at most.")
+
+
+def _texts(value: Any) -> list[str]:
+    """The text of a value, and the names that it has."""
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, dict) else []
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text can be written in UTF-8; JSON may name one half of a surrogate pair alone."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _items(value: Any) -> list[Any]:
