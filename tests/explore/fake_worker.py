@@ -1,5 +1,6 @@
 """A worker of the explorer that computes nothing: its options say what it does. It is there at once."""
 
+import ctypes
 import json
 import os
 import queue
@@ -33,6 +34,8 @@ def work(serial: int, options: dict) -> None:
         say(serial, "begun")
     held = bytearray(options.get("eat", 0))  # the pages are touched, since they are filled with zeros below
     held[:] = b"x" * len(held)
+    if options.get("is_native"):  # a call that holds the lock of the interpreter, as a long loop of a library does
+        ctypes.PyDLL(None).sleep(3600)
     ends = time.monotonic() + options.get("seconds", 0.0)
     while time.monotonic() < ends:
         if serial in cancelled and not options.get("is_deaf"):
@@ -41,7 +44,13 @@ def work(serial: int, options: dict) -> None:
         time.sleep(0.01)
     for number in range(options.get("partials", 0)):
         say(serial, "partial", curves=[number])
-    say(serial, "result", pid=os.getpid(), **{key: options[key] for key in ("name",) if key in options})
+    say(
+        serial,
+        "result",
+        pid=os.getpid(),
+        padding="x" * options.get("size", 0),
+        **{key: options[key] for key in ("name",) if key in options},
+    )
 
 
 threading.Thread(target=read, daemon=True).start()

@@ -1,6 +1,7 @@
 """Clients that are slow, leave or ask again, at a server with workers that compute nothing."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import sys
@@ -144,3 +145,52 @@ def test_beyond_the_last_connection_one_sentence_says_so(address, monkeypatch):
     head, _, body = content.partition(b"\r\n\r\n")
     assert b" 503 " in head.splitlines()[0] and b"application/json" in head
     assert "too many connections" in json.loads(body)["message"]
+
+
+def test_an_address_with_too_many_requests_is_told_and_others_are_answered(monkeypatch):
+    monkeypatch.setattr(server, "OF_ADDRESS", 2)
+    origin = "https://explorer.example"
+
+    def named(visitor):
+        return {"Host": "explorer.example", "Origin": origin, "X-Forwarded-For": visitor, "Connection": "close"}
+
+    with running(monkeypatch, origin=origin) as address, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.create_connection(address)) for _ in range(2)]
+        for number, connection in enumerate(held):
+            body = question(seconds=60.0 * (number == 0), slot=str(number), begins=True)
+            connection.sendall(request(address, body, **named("192.0.2.7")))
+            connection.settimeout(30)
+            assert b" 200 " in connection.recv(65536)  # the first computes, the second is told that it is in line
+        third = stack.enter_context(socket.create_connection(address))
+        third.sendall(request(address, question(slot="3"), **named("192.0.2.7")))
+        head, _, body = until_closed(third)[0].partition(b"\r\n\r\n")
+        assert b" 429 " in head.splitlines()[0] and b"retry-after" in head
+        assert "of one address at once" in json.loads(body)["message"]
+        held[0].close()  # which frees the worker, and a place
+        other = stack.enter_context(socket.create_connection(address))
+        other.sendall(request(address, question(name="z"), **named("192.0.2.8")))
+        assert b"event: result" in until_closed(other)[0]
+        held[1].settimeout(10)
+        until_closed(held[1])
+        again = stack.enter_context(socket.create_connection(address))
+        again.sendall(request(address, question(name="y"), **named("192.0.2.7")))
+        assert b"event: result" in until_closed(again)[0]
+
+
+def test_idle_connections_of_one_address_are_bounded(address, monkeypatch):
+    monkeypatch.setattr(serve, "OF_ADDRESS", 3)
+    monkeypatch.setattr(serve, "IDLE", 60.0)
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.create_connection(address)) for _ in range(8)]
+        ends = time.monotonic() + 20.0
+        while len(open_ones := [each for each in held if is_open(each)]) > 3 and time.monotonic() < ends:
+            time.sleep(0.05)
+        assert len(open_ones) == 3
+
+
+def is_open(connection):
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True

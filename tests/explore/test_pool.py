@@ -100,21 +100,67 @@ def test_a_worker_beyond_its_memory_is_ended_and_replaced():
         os.kill(pid, 0)
 
 
-def test_a_job_beyond_its_time_is_stopped_with_a_sentence():
-    async def scenario(**options):
-        async with pool_of(1, limits={"theory": 0.2}) as pool:
-            pid = pool.workers[0].process.pid
-            slow = await ask(pool, question(seconds=60.0, **options))
+@pytest.mark.parametrize("how", [{"seconds": 60.0}, {"seconds": 60.0, "is_deaf": True}, {"is_native": True}])
+def test_a_worker_beyond_its_time_is_killed_and_replaced(how):
+    async def scenario():
+        async with pool_of(2, limits={"theory": 0.3}) as pool:
+            pool.submit(question("other", kind="compare", seconds=60.0))  # the first job of the other worker
+            slow = question(**how)
+            pool.submit(slow)
+            pids = {worker.process.pid for worker in pool.workers}
+            end = await end_of(slow)
             after = await ask(pool, question("b"))
-            return slow, json.loads(after.data)["pid"] == pid
+            return pids, end, json.loads(after.data)["pid"]
 
-    slow, is_same = asyncio.run(scenario())
-    assert slow.name == "failed"
-    assert "longer than 0.2 seconds" in slow.data
-    assert is_same  # it was told to stop, and did
-    slow, is_same = asyncio.run(scenario(is_deaf=True))
-    assert slow.name == "failed"
-    assert not is_same  # it did not, and somebody waited
+    pids, end, other = asyncio.run(scenario())
+    assert end[0] == "failed"
+    assert "longer than 0.3 seconds" in end[1]["message"]
+    assert other not in pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_cancelled_job_in_native_code_does_not_outlive_its_limit():
+    async def scenario():
+        async with pool_of(1, limits={"theory": 0.5}) as pool:
+            (former,) = pool.workers
+            job = question(is_native=True)
+            pool.submit(job)
+            pool.cancel(job)
+            for _ in range(2000):  # although nobody waits for it
+                if former not in pool.workers:
+                    break
+                await asyncio.sleep(0.01)
+            return former in pool.workers, former.process.pid
+
+    is_there, pid = asyncio.run(scenario())
+    assert not is_there
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_answers_that_are_kept_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr("twolayer.explore.pool.ANSWER_BYTES", 10_000)
+
+    async def scenario():
+        async with pool_of(2) as pool:
+            held = []
+            for number in range(6):
+                # Two windows ask the same at once, and the questions are not short either.
+                both = [question(window, size=2000, name=str(number), more="y" * 1000) for window in ("a", "b")]
+                for job in both:
+                    pool.submit(job)
+                for job in both:
+                    await end_of(job)
+                held.append(sum(len(content) + len(told.data) for content, told in pool.answers.items()))
+                assert pool.bytes_of_answers == held[-1]
+            await ask(pool, question(size=20_000))
+            return held, len(pool.answers)
+
+    held, left = asyncio.run(scenario())
+    assert held[-1] == max(held) and 6000 < max(held) <= 10_000
+    assert left == 0  # the last one alone is larger than all may be
 
 
 def test_every_kind_of_job_has_a_limit():

@@ -2,7 +2,8 @@
 
 The server itself computes nothing. A worker is a process that reads jobs from its standard input and writes events to
 its standard output (`worker`); it keeps the programs that it has compiled, so that a job goes to a worker that has seen
-its structure. One that takes too long, needs too much memory or ends by itself is replaced, and its visitor told.
+its structure. One that takes too long or needs too much memory is killed, since native code hears nothing; one that
+ended is replaced at once, and its visitor told.
 
 The next job is one of the address that was served the longest time ago, and among the windows of that address one of
 the window that was. Jobs that take long leave at least one worker free for the others, and so does each window.
@@ -188,6 +189,7 @@ class Pool:
         self.answers: OrderedDict[str, Event] = OrderedDict()
         self.bytes_of_answers = 0
         self.is_closing = False
+        self.started = 0  # workers, so far
         self.not_before = 0.0  # when the next worker may be started
         self.watch: asyncio.Task[None] | None = None
 
@@ -300,6 +302,7 @@ class Pool:
             limit=LINE_LENGTH,
             start_new_session=True,
         )
+        self.started += 1
         worker = Worker(next(self.serials), process, job=None)
         self.workers.append(worker)
         worker.tasks.append(asyncio.create_task(self._listen(worker)))
@@ -365,11 +368,11 @@ class Pool:
         """Keep the last answers of questions that somebody may ask again."""
         if job.kind not in KEPT:
             return
+        former = self.answers.pop(job.content, None)  # two windows may have asked the same at once
+        self.bytes_of_answers += _size(job.content, told) - (0 if former is None else _size(job.content, former))
         self.answers[job.content] = told
-        self.bytes_of_answers += len(told.data)
         while self.bytes_of_answers > ANSWER_BYTES or len(self.answers) > ANSWERS:
-            _, old = self.answers.popitem(last=False)
-            self.bytes_of_answers -= len(old.data)
+            self.bytes_of_answers -= _size(*self.answers.popitem(last=False))
 
     def _stop(self, worker: Worker) -> None:
         if worker.told_to_stop is None:
@@ -379,9 +382,11 @@ class Pool:
     async def _watch(self) -> None:
         """Hold workers to their limits, and start new ones for those that ended."""
         while not self.is_closing:
-            is_settled = all((worker.is_ready and worker.job is None) or worker.structures for worker in self.workers)
-            if len(self.workers) < self.number and is_settled and time.monotonic() >= self.not_before:
-                await self.start_worker()  # one after the other: the first one is soon ready to answer
+            are_settled = all((worker.is_ready and worker.job is None) or worker.structures for worker in self.workers)
+            # The first ones are started one after the other, so that one is soon ready to answer.
+            is_time = time.monotonic() >= self.not_before and (are_settled or self.started >= self.number)
+            if len(self.workers) < self.number and is_time:
+                await self.start_worker()
             for worker in list(self.workers):
                 self._check(worker)
             self.dispatch()
@@ -397,15 +402,18 @@ class Pool:
                 "and was ended; `twolayer run` has no such limit."
             )
         limit = self.limits[job.kind]
-        if worker.told_to_stop is None and now - worker.began > limit:
-            message = (
-                f"The computation took longer than {limit:g} seconds, which is the limit here, and was stopped; "
+        if now - worker.began > limit:  # also of a job that was cancelled, which nobody may hear in native code
+            worker.end(
+                f"The computation took longer than {limit:g} seconds, which is the limit here, and was ended; "
                 "`twolayer run` has no such limit."
             )
-            job.tell(event("failed", message=message))
-            self._stop(worker)
         if worker.told_to_stop is not None and now - worker.told_to_stop > GRACE and self.waiting:
             worker.end()
+
+
+def _size(content: str, told: Event) -> int:
+    """Bytes of a question and its answer, which are JSON in ASCII."""
+    return len(content) + len(told.data)
 
 
 async def ask(pool: Pool, job: PageJob) -> Event:

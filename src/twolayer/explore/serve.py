@@ -5,6 +5,7 @@ import contextlib
 import socket
 import time
 import webbrowser
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from twolayer.explore.access import Access, new_token, stated_origin
 from twolayer.explore.form import form, initial_spec
 from twolayer.explore.messages import Tables
 from twolayer.explore.pool import Pool
-from twolayer.explore.server import make_app
+from twolayer.explore.server import OF_ADDRESS, make_app
 
 # Seconds: for a connection without a whole request, for the last answers when the server ends, between two looks.
 IDLE, LAST, PACE = 15.0, 1.0, 0.2
@@ -98,7 +99,8 @@ async def serve_with(
         )
         server = _Server(config)
         servers.append(server)
-        watch = asyncio.create_task(_watch(server))
+        # Connections through a proxy all have its address: it is the one to bound those of each visitor.
+        watch = asyncio.create_task(_watch(server, is_bounded=not access.origin))
         if is_opened:
             opening = asyncio.create_task(asyncio.to_thread(webbrowser.open, access.link))
             opening.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -108,8 +110,11 @@ async def serve_with(
             watch.cancel()
 
 
-async def _watch(server: uvicorn.Server) -> None:
-    """End the server when that is asked, and close connections whose request does not arrive."""
+async def _watch(server: uvicorn.Server, is_bounded: bool) -> None:
+    """End the server when that is asked, and close connections whose request does not arrive.
+
+    Where ``is_bounded``, those of an address that has too many are closed at once.
+    """
     waiting_since: dict[Any, float] = {}
     while True:
         if interrupts.is_asked():
@@ -117,10 +122,17 @@ async def _watch(server: uvicorn.Server) -> None:
         now = time.monotonic()
         idle = {connection for connection in server.server_state.connections if not _is_answered(connection)}
         waiting_since = {connection: waiting_since.get(connection, now) for connection in idle}
+        of_address = Counter(map(_peer, server.server_state.connections))
         for connection, since in waiting_since.items():
-            if now - since > IDLE:
+            if now - since > IDLE or (is_bounded and of_address[_peer(connection)] > OF_ADDRESS):
+                of_address[_peer(connection)] -= 1
                 connection.transport.close()
         await asyncio.sleep(PACE)
+
+
+def _peer(connection: Any) -> str:
+    """The address at the other end of a connection."""
+    return (getattr(connection, "client", None) or ("",))[0]
 
 
 def _is_answered(connection: Any) -> bool:

@@ -23,6 +23,7 @@ import asyncio
 import base64
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ STATIC = Path(__file__).parent / "static"
 ENGINE = Path(__file__).parents[1] / "live" / "engine.js"  # the engine of live figures
 # Seconds: for the body of a request, for a client to take a part of the answer, and between signs of life in a stream.
 BODY, SENDING, ALIVE = 10.0, 20.0, 10.0
+OF_ADDRESS = 400  # requests of one address that are being answered, and its connections
 FILES = {
     "toml": ("application/toml", "toml"),
     "script": ("text/x-python", "py"),
@@ -102,6 +104,7 @@ class Guard:
 
     def __init__(self, app: Starlette, access: Access, is_full: Callable[[], bool]):
         self.app, self.access, self.is_full = app, access, is_full
+        self.answering: Counter[str] = Counter()  # requests that are being answered, by the address of the visitor
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -118,17 +121,31 @@ class Guard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         refusal = self.access.refusal(headers, scope["path"], token)
+        address = visitor_of(scope, self.access)
+        self.answering[address] += 1
+        leave = {"connection": "close", "retry-after": "5"}
         try:
             if self.is_full():
                 message = "The explorer is busy, since too many connections are open: try again in a moment."
-                leave = {"connection": "close", "retry-after": "5"}
                 await JSONResponse({"message": message}, 503, leave)(scope, receive, guarded)
+            elif self.answering[address] > OF_ADDRESS:
+                message = f"The explorer answers {OF_ADDRESS} requests of one address at once: try again in a moment."
+                await JSONResponse({"message": message}, 429, leave)(scope, receive, guarded)
             elif refusal:
                 await JSONResponse({"message": refusal}, 403)(scope, receive, guarded)
             else:
                 await self.app(scope, receive, guarded)
         except (TimeoutError, ClientDisconnect, ConnectionError):  # nobody is there, or takes what is sent
             return
+        finally:
+            self.answering[address] -= 1
+            self.answering += Counter()  # forgets those who have left
+
+
+def visitor_of(scope: Scope, access: Access) -> str:
+    """The address of the visitor who sent a request."""
+    stated = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == b"x-forwarded-for"]
+    return access.visitor((scope["client"] or ("",))[0], ",".join(stated))
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -228,9 +245,7 @@ async def _body(request: Request) -> Tables:
 
 
 def _submit(request: Request, body: Tables, kind: str, options: Tables) -> PageJob:
-    peer = request.client.host if request.client else ""
-    address = request.app.state.access.visitor(peer, ",".join(request.headers.getlist("x-forwarded-for")))
-    client = (address, a_name("client", body.get("client")))
+    client = (visitor_of(request.scope, request.app.state.access), a_name("client", body.get("client")))
     slot = a_name("options.slot", options.pop("slot", ""))
     job = PageJob(kind, a_table("spec", body.get("spec")), options, client, slot)
     request.app.state.pool.submit(job)
