@@ -127,7 +127,7 @@ class ProductRule(AbstractRule):
             return Suits(False, reason)
         if moment == "classification_error":
             return Suits(False, "the sign of the output jumps, where a rule for smooth functions is inaccurate")
-        if not problem.loss.is_smooth or problem.student.activation.kinks:
+        if not (problem.loss.is_smooth and problem.student.activation.is_smooth):
             return Suits(False, "a rule for smooth functions is inaccurate for a loss or an activation with kinks")
         fields = problem.k + problem.p + noise_fields(problem)
         if problem.k != 1 or fields != 2:
@@ -196,7 +196,7 @@ class SplitNets(AbstractEngine):
 
     @classmethod
     def build(cls, problem: Problem, rtol: float) -> "SplitNets":
-        is_kinked = not problem.loss.is_smooth or bool(problem.student.activation.kinks)
+        is_kinked = not (problem.loss.is_smooth and problem.student.activation.is_smooth)
         nets = [_net(problem, seed, is_kinked) for seed in range(SCRAMBLINGS)]
         size = max(len(weights) for _, weights in nets)
         padded = [QuadratureRule(*net).padded(size) for net in nets]

@@ -26,6 +26,10 @@ SAFETY = 4.0
 DOUBT = 0.02
 
 
+# The reason of engines whose rules run between kinks.
+TOO_MANY_KINKS = "a function has so many kinks that rules between them would be too long"
+
+
 class Suits(NamedTuple):
     """Whether an engine can compute a moment of a problem, and the reason if it cannot."""
 

@@ -70,7 +70,7 @@ class MehlerSeries(AbstractEngine):
             return Suits(False, "the target is not a sum of units")
         if units is None and problem.p <= NARROW:
             return Suits(False, f"{problem.p} units, for which rules along single fields are fast")
-        if problem.student.activation.kinks or (units is not None and units.activation.kinks):
+        if not problem.student.activation.is_smooth or (units is not None and not units.activation.is_smooth):
             return Suits(False, "the series of a function with kinks converges slowly")
         return Suits(True)
 

@@ -63,7 +63,7 @@ class Panels(AbstractEngine):
         is_low = activation.growth <= LOW_DEGREE if activation.coefficients is not None else activation.growth <= 1
         is_plain = not isinstance(activation, Custom) and is_low
         # A rectifier is scale invariant, and only moments with two slopes involve more than one of its kinks.
-        if is_plain and (not activation.kinks or moment in ("excess_risk", "chi", "v")):
+        if is_plain and (activation.is_smooth or moment in ("excess_risk", "chi", "v")):
             if suits_smooth_target(problem).ok:
                 return Suits(False, "functions without kinks, narrow features or fast growth need smaller rules only")
         return Suits(True)

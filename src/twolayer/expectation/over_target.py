@@ -115,7 +115,7 @@ def over_target(problem: Problem, rtol: float, padded: bool) -> OverTarget:
         clouds = [_cloud(problem, seed) for seed in range(SCRAMBLINGS)]
         members = [Member(rule, finest) for rule in clouds] + [Member(clouds[0], smoothing) for smoothing in coarser]
         name = f"randomised QMC, {2**LOG2_POINTS} points x {SCRAMBLINGS} scramblings, {problem.k} target fields"
-        has_kinks = bool(problem.student.activation.kinks) or not problem.target.is_smooth
+        has_kinks = not (problem.student.activation.is_smooth and problem.target.is_smooth)
         return OverTarget(tuple(members), SCRAMBLINGS, 1e-4 if has_kinks else 1e-7, f"{name}; {finest.name}")
     rules, name = _hermite(problem, rtol) if kind == "hermite" else _panels(problem)
     folded = [_folded(problem, rule, DROPPED * rtol) for rule in rules]
@@ -134,7 +134,7 @@ def _root(problem: Problem) -> Float[np.ndarray, "k k"]:
 def _hermite(problem: Problem, rtol: float) -> tuple[list[QuadratureRule], str]:
     k, activation = problem.k, problem.student.activation
     units = thresholds(activation)
-    if activation.kinks:
+    if not activation.is_smooth:
         order = ORDERS[k][-1]
     else:
         # A unit aligned with a target direction varies over its noise, in units of the length of that direction.

@@ -150,7 +150,7 @@ class AbstractCloud(AbstractEngine):
 
 
 def _has_kinks(problem: Problem) -> bool:
-    return bool(problem.student.activation.kinks) or not problem.target.is_smooth
+    return not (problem.student.activation.is_smooth and problem.target.is_smooth)
 
 
 def within_reach(problem: Problem) -> Suits:

@@ -51,7 +51,7 @@ class Quadrature(AbstractRule):
         exact = _exact_order(problem)
         if exact is not None and exact <= 128 and exact**fields <= MAX_POINTS:
             return Suits(True)
-        if problem.student.activation.kinks or not problem.target.is_smooth:
+        if not (problem.student.activation.is_smooth and problem.target.is_smooth):
             return Suits(False, "a rule for smooth functions is inaccurate for a function with kinks")
         if fields > MAX_FIELDS:
             return Suits(False, f"{fields} fields, limit {MAX_FIELDS}")

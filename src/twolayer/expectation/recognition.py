@@ -33,7 +33,7 @@ from twolayer.problem.activations import (
     as_activation,
     names,
 )
-from twolayer.problem.activations.found_kinks import rounded
+from twolayer.problem.activations.found_kinks import MOST, rounded
 from twolayer.specification.fields import replaced
 
 # Where functions are compared: near the origin at irregular distances, and further out.
@@ -120,6 +120,8 @@ def _fitted(custom: Custom, values: Callable[[np.ndarray], np.ndarray]) -> Itera
         candidate = _piecewise_linear(custom, values)
         if candidate is not None:
             yield candidate
+        return
+    if not custom.has_known_kinks:
         return
     yield from _bounded(values)
     yield from _silu(values)
@@ -259,10 +261,17 @@ def notes_on(problem: Problem) -> tuple[str, ...]:
         known = recognised(activation)
         if known is not activation:
             notes.append(f"The {owner}'s activation {activation} is recognised as {_words(known)}.")
-        if activation.kinks:
+        if not activation.has_known_kinks:
+            notes.append(
+                f"The {owner}'s activation {activation} has more than {MOST} kinks or jumps, too many for rules "
+                "between them: its averages are those of an unknown function, with the larger error of these."
+            )
+        elif activation.kinks:
             places = ", ".join(f"{kink:g}" for kink in activation.kinks)
             notes.append(f"The {owner}'s activation {activation} has kinks or jumps at {places}.")
     fields = () if problem.target.units is not None else problem.target.kinks or ()
+    if problem.target.kinks is None and problem.target.units is None:
+        notes.append("The target has kinks or jumps that are not at a few places along single fields.")
     for r, kinks in enumerate(fields, start=1):
         if kinks:
             notes.append(f"The target has kinks or jumps along z{r} at {', '.join(f'{kink:g}' for kink in kinks)}.")

@@ -25,7 +25,7 @@ from twolayer.core.estimate import Estimate
 from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.conditional import DETERMINED, FieldRules, Kind, Rules, Tables, smoothed, table_rule
 from twolayer.expectation.doubt import lost_waves, ridge_doubts
-from twolayer.expectation.engine import ROUNDING, AbstractEngine, Suits, by_coarser, with_doubts
+from twolayer.expectation.engine import ROUNDING, TOO_MANY_KINKS, AbstractEngine, Suits, by_coarser, with_doubts
 from twolayer.expectation.gaussian_moments import MOMENTS
 from twolayer.expectation.mesh import WIDE, Extent, Monitor, even_rule, length_of, mesh, narrowest
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
@@ -101,6 +101,8 @@ class Ridges(AbstractEngine):
             return Suits(False, "two fields only, for which there are smaller rules")
         if tail_share(problem.target, REACH) > TAIL:
             return Suits(False, "the target grows so fast that its average comes from far out")
+        if not problem.student.activation.has_known_kinks:
+            return Suits(False, TOO_MANY_KINKS)
         kinds = unit_kinds(problem)
         if kinds is None:
             return Suits(False, "the target is not known to be a sum of functions of one field each")

@@ -23,7 +23,7 @@ from twolayer.expectation.break_points import target_breaks
 from twolayer.expectation.closed.relu_averages import safe_root
 from twolayer.expectation.closed.thresholds import thresholds
 from twolayer.expectation.doubt import Marginals, doubts
-from twolayer.expectation.engine import ROUNDING, AbstractEngine, AbstractRule, Suits, with_others
+from twolayer.expectation.engine import ROUNDING, TOO_MANY_KINKS, AbstractEngine, AbstractRule, Suits, with_others
 from twolayer.expectation.gaussian_moments import (
     TargetIntegrals,
     UnitIntegrals,
@@ -129,6 +129,8 @@ class Slices(AbstractRule):
     def suits(cls, problem: Problem, moment: str) -> Suits:
         if moment not in ("excess_risk", "chi", "v"):
             return Suits(False, f"{problem.k + 3} fields, limit {problem.k + 1}")
+        if not all(activation.has_known_kinks for activation in _activations(problem)):
+            return Suits(False, TOO_MANY_KINKS)
         if problem.target.units is not None or suits_kinked_target(problem):
             return Suits(True)
         return suits_smooth_target(problem)

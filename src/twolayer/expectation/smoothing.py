@@ -32,6 +32,8 @@ else:
 
 # Nodes for a smooth activation without a closed form, and on each panel between the kinks of one that is not smooth.
 NODES, PANEL = 48, 24
+# Ends of panels, in deviations, for a function with more kinks than there are panels.
+EVEN = (-5.0, -3.5, -2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5, 3.5, 5.0)
 # A kink this many deviations away has no effect: exp(-FAR^2 / 2) is zero.
 FAR = 40.0
 
@@ -186,15 +188,15 @@ class QuadratureSmoothing(AbstractSmoothing):
 
     def _fields(self, u: Array, s: Array) -> tuple[Array, Array, Array]:
         """Return the nodes for the noise, their weights, and the fields at the nodes."""
-        kinks = self.activation.kinks
-        if not kinks:
+        if self.activation.is_smooth:
             shape = (1,) * u.ndim + (-1,)
             x, w = (jnp.asarray(part).reshape(shape) for part in self.rule)
             return x, w, u[..., None] + s[..., None] * x
         is_free = jnp.abs(s) > 1e-300
         safe = jnp.where(is_free, s, 1.0)
-        places = [jnp.clip(jnp.where(is_free, (kink - u) / safe, 0.0), -FAR, FAR) for kink in kinks]
-        flat = jnp.stack(places, axis=-1).reshape(-1, len(kinks))
+        places = [jnp.clip(jnp.where(is_free, (kink - u) / safe, 0.0), -FAR, FAR) for kink in self.activation.kinks]
+        places += [jnp.full_like(u, place) for place in (() if self.activation.has_known_kinks else EVEN)]
+        flat = jnp.stack(places, axis=-1).reshape(-1, self._breaks)
         x, w = jax.vmap(lambda breaks: line_rule(breaks, self.rule))(flat)
         x, w = x.reshape(*u.shape, -1), w.reshape(*u.shape, -1)
         return x, w, u[..., None] + s[..., None] * x
@@ -210,12 +212,15 @@ class QuadratureSmoothing(AbstractSmoothing):
 
     @property
     def nodes(self) -> int:
-        return len(self.rule.weights) * (len(self.activation.kinks) + 1 if self.activation.kinks else 1)
+        return len(self.rule.weights) * (self._breaks + 1)
+
+    @property
+    def _breaks(self) -> int:
+        return len(self.activation.kinks) + (0 if self.activation.has_known_kinks else len(EVEN))
 
     @property
     def name(self) -> str:
-        between = " between kinks" if self.activation.kinks else ""
-        return f"smoothing by {self.rule.size} nodes{between}"
+        return f"smoothing by {self.rule.size} nodes{' between kinks' if self.activation.kinks else ''}"
 
 
 def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmoothing, ...]:
@@ -238,7 +243,9 @@ def smoothings(activation: AbstractActivation, rtol: float) -> tuple[AbstractSmo
 
 
 def _by_quadrature(activation: AbstractActivation) -> tuple[AbstractSmoothing, ...]:
-    make, finest = (legendre_rule, PANEL) if activation.kinks else (gauss_hermite, NODES)
-    rules = [make(order).padded(finest) for order in (finest, *coarser_orders(finest))]
+    make, finest = (legendre_rule, PANEL) if not activation.is_smooth else (gauss_hermite, NODES)
+    # Where kinks are at unknown places, two rules of similar orders may agree by accident.
+    coarser = coarser_orders(finest) if activation.has_known_kinks else (finest // 2 - 2, finest // 4)
+    rules = [make(order).padded(finest) for order in (finest, *coarser)]
     first = QuadratureSmoothing(activation, rules[0])
     return (first, *(dataclasses.replace(first, rule=rule) for rule in rules[1:]))

@@ -222,7 +222,7 @@ class Expression(eqx.Module):
         """Whether no function in it has a kink or a jump."""
         for name, call in self._calls:
             activation = _activation(name)
-            if name in _KINKED or (activation is not None and activation.kinks):
+            if name in _KINKED or (activation is not None and not activation.is_smooth):
                 return False
             if name in _ROOTS and not self._is_positive(call.args[0]):
                 return False

@@ -58,6 +58,8 @@ def ridges_of(target: AbstractTarget) -> tuple[Ridge, ...] | None:
     k = target.k
     if target.units is not None:
         activation, weights = target.units
+        if not activation.has_known_kinks:
+            return None
         return tuple(Ridge(activation, _axis(r, k), weights[r]) for r in range(k))
     text = _text(target)
     if text is not None:

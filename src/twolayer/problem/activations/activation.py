@@ -44,6 +44,16 @@ class AbstractActivation(eqx.Module):
         """Return the derivative at each element, by automatic differentiation."""
         return jax.jvp(self, (x,), (jnp.ones_like(x),))[1]
 
+    @property
+    def has_known_kinks(self) -> bool:
+        """Whether ``kinks`` are all kinks and jumps there are; not if there are too many to find rules between them."""
+        return True
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether it is known to have no kinks and no jumps."""
+        return self.has_known_kinks and not self.kinks
+
     @staticmethod
     def parse(name: str) -> "AbstractActivation":
         """Return the activation of a name such as ``"erf"`` or ``"he3"``."""

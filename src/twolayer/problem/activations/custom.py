@@ -43,7 +43,9 @@ class Custom(AbstractActivation):
     """An activation given by a JAX function of one number.
 
     The places where it or its derivative jumps (``kinks``) are found from the operations of which the function
-    consists; places that are given are added to them. No rule for smooth functions is used across kinks.
+    consists; places that are given are added to them. No rule for smooth functions is used across kinks. If
+    there are too many, as in an oscillation between lines, ``has_known_kinks`` is false, and only rules that need to
+    know nothing of the function serve it.
     """
 
     function: Callable[[Any], Any] = static(_scalar_function)
@@ -55,10 +57,14 @@ class Custom(AbstractActivation):
         """Find the kinks of the function."""
         self.function = _scalar_function(function)
         given = _as_kinks(kinks)
-        found = [kink for kink in kinks_in(self.function) if all(abs(kink - other) > SAME for other in given)]
+        found = [kink for kink in kinks_in(self.function) or () if all(abs(kink - other) > SAME for other in given)]
         self.kinks = tuple(sorted({*given, *found}))
         self.parity = count("parity", low=-1, high=1)(parity)
         self.growth = count("growth", low=0)(growth)
+
+    @property
+    def has_known_kinks(self) -> bool:
+        return kinks_in(self.function) is not None
 
     needs_arguments: ClassVar[bool] = True
     coefficients: ClassVar[tuple[float, ...] | None] = None

@@ -40,10 +40,10 @@ SMOOTH = {
 LINES = 4
 
 
-def kinks_in(function: Callable[[Any], Any]) -> tuple[float, ...]:
+def kinks_in(function: Callable[[Any], Any]) -> tuple[float, ...] | None:
     """Return the places within ``REACH`` where a JAX function of one number has a kink or a jump.
 
-    Empty if there are none, or more than ``MOST``.
+    None if there are more than ``MOST``: the function is then as unknown to a rule as one that was never looked at.
     """
     with jax.ensure_compile_time_eval(), double():  # also while another program is traced
         return _cached(function) if _is_hashable(function) else _cached.__wrapped__(function)
@@ -64,7 +64,7 @@ def _some_line(function: Callable[[Any], Any], k: int) -> bool:
     rng = np.random.default_rng(0)
     directions = np.concatenate([np.eye(k), rng.standard_normal((LINES if k > 1 else 0, k))])
     return any(
-        kinks_in(lambda t, x=start, d=direction: function(x + t * d))
+        kinks_in(lambda t, x=start, d=direction: function(x + t * d)) != ()
         for start, direction in zip(0.5 * rng.standard_normal(directions.shape), directions, strict=True)
     )
 
@@ -78,7 +78,7 @@ def _is_hashable(function: object) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _cached(function: Callable[[Any], Any]) -> tuple[float, ...]:
+def _cached(function: Callable[[Any], Any]) -> tuple[float, ...] | None:
     closed = jax.make_jaxpr(function)(jnp.zeros(()))
     surfaces = _surfaces(closed.jaxpr, closed.consts, jnp.zeros(()))
     is_known = surfaces.is_known
@@ -98,7 +98,7 @@ def _cached(function: Callable[[Any], Any]) -> tuple[float, ...]:
     places = np.array(sorted(candidates))
     places = places[np.concatenate([[True], np.diff(places) > 1e-9])]
     kinks = places[_is_kink(derivatives, places)]
-    return tuple(float(kink) for kink in kinks) if len(kinks) <= MOST else ()
+    return tuple(float(kink) for kink in kinks) if len(kinks) <= MOST else None
 
 
 class _Surfaces:

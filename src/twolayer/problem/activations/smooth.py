@@ -162,6 +162,10 @@ class Rescaled(AbstractActivation):
         return tuple(kink / self.rate for kink in self.base.kinks)
 
     @property
+    def has_known_kinks(self) -> bool:
+        return self.base.has_known_kinks
+
+    @property
     def parity(self) -> int:
         return 0 if self.offset and self.base.parity != 1 else self.base.parity
 

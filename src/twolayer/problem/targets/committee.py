@@ -39,11 +39,11 @@ class Committee(AbstractTarget):
 
     @property
     def is_smooth(self) -> bool:
-        return not self.activation.kinks
+        return self.activation.is_smooth
 
     @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
-        return (self.activation.kinks,) * self.k
+        return (self.activation.kinks,) * self.k if self.activation.has_known_kinks else None
 
     @property
     def target_overlaps(self) -> np.ndarray | Array:

@@ -48,7 +48,7 @@ class SingleIndex(AbstractTarget):
 
     @property
     def is_smooth(self) -> bool:
-        return self.link.is_smooth if isinstance(self.link, Expression) else not self.link.kinks
+        return self.link.is_smooth
 
     @property
     def is_continuous(self) -> bool:
@@ -57,7 +57,7 @@ class SingleIndex(AbstractTarget):
     @property
     def kinks(self) -> tuple[tuple[float, ...], ...] | None:
         if not isinstance(self.link, Expression):
-            return (self.link.kinks,)
+            return (self.link.kinks,) if self.link.has_known_kinks else None
         return ((),) if self.is_smooth else kinks_of(self.link.text, 1)
 
     @property
