@@ -310,7 +310,7 @@ def test_the_words_of_the_verdict():
     predicted, error = np.geomspace(10.0, 1.0, 30)[None, :], np.zeros((1, 30))
     noise = np.random.default_rng(0).standard_normal((8, 1, 30))
     ways = np.array([10.0])
-    assert float(width_effect(100, ways)[0]) == pytest.approx(0.3)
+    assert float(width_effect(100, ways)[0]) == pytest.approx(0.1 * (0.5**0.5 + 5.0 / (2.0 * np.pi) ** 0.5))
 
     def outcome(trained, width=100):
         return judge_networks(predicted, error, trained, ["given"], width, ways).outcome

@@ -2,9 +2,15 @@ r"""Whether networks of finite width train as the kernel predicts.
 
 What is judged is the norm of the residual :math:`\|y - u(k)\|` over :math:`\|y\|`, at every step and for every set of
 labels: its mean over the networks against the prediction. A network of width p departs from its limit by order
-:math:`1/\sqrt p`: by as much its Gram matrix fluctuates at the start, and fitting the labels moves its weights by
-:math:`\sqrt{y^\top H^{-1} y / p}` per unit, where they begin with a deviation of order one, so that signs flip. These
-two play the part that finite d plays in other comparisons.
+:math:`1/\sqrt p`, in two ways that play the part of finite d in other comparisons (`twolayer.kernel.finite_width` has
+both to first order):
+
+- Its Gram matrix fluctuates at the start. A matrix that is off by a share :math:`\epsilon` of itself moves the norm by
+  :math:`\epsilon/2` at most, by the Cauchy-Schwarz inequality in time. The share has the deviation
+  :math:`\sqrt{2/p}` where a pair of units is active on all samples of a cluster or on none, and less elsewhere.
+- Fitting the labels moves the weights of a unit by :math:`\sqrt{y^\top H^{-1} y / p}`, where they begin with a
+  deviation of order one, so that signs flip, with the density :math:`1/\sqrt{2\pi}`; the residual lags behind by half
+  of this share, up to a factor of order one.
 """
 
 import numpy as np
@@ -12,10 +18,11 @@ from jaxtyping import Float
 
 from twolayer.data.deviation import FALSE_ALARM, ROUNDING, WEAK, Finding, head_of, outcome_of, threshold
 
-# How much a lazy network may be off: the part of 1/sqrt(p), and that of the weights' way over sqrt(p). Twice what
-# networks from antisymmetric starts of unit deviation are off by, on data sets of some hundred samples.
-FLUCTUATION, MOVEMENT = 1.0, 0.2
-# The way of the weights where the Gram matrix is singular and does not tell it.
+# How much a lazy network may be off, times sqrt(p): half of the deviation of a share of the Gram matrix, and half of
+# the density of fields at zero, which multiplies the weights' way.
+FLUCTUATION, MOVEMENT = 0.5 * np.sqrt(2.0), 0.5 / np.sqrt(2.0 * np.pi)
+# The way of the weights where the Gram matrix is singular and does not tell it: that of a hundred labels along
+# eigenvectors with the eigenvalue 1/4, to which the kernel falls in many dimensions.
 USUAL_WAY = 20.0
 
 
