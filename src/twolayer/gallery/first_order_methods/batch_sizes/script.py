@@ -6,7 +6,8 @@ import equinox as eqx
 import numpy as np
 
 import twolayer as tl
-from twolayer.gallery import Claim, Made, agrees, run_script, slope
+from twolayer.gallery import Claim, Made, agrees, has_order, run_script
+from twolayer.gallery.page import ERRORS
 from twolayer.plots import Panel, Series, panels
 
 STEPS = 8  # of batches of d samples
@@ -62,12 +63,14 @@ def make(spec, ask):
         for name, rows in scores.items()
     ]
     claims += [
-        Claim("d samples a step are not the ODE: M apart, in standard errors", float(min(apart)), low=20.0),
-        Claim(
+        Claim("d samples a step are not the ODE: M apart, in standard errors", float(min(apart)), low=ERRORS),
+        has_order(
             "distance of the map for sqrt(d) samples from the ODE, power of d",
-            slope([d, 16 * d], [at_root["free"], larger]),
-            -0.55,
-            -0.45,
+            [d, 16 * d],
+            [at_root["free"], larger],
+            np.zeros(2),
+            -0.5,
+            left_out=d**-0.5,  # a step's next order is n_b / d of its first
         ),
     ]
     title = rf"One erf neuron learns another, $d={d}$, $\gamma={rate:g}$, $\Delta={float(spec.problem.noise):g}$"
