@@ -106,7 +106,8 @@ def _change(element, control, stated):
         now = element.input_value()
         choice = next(choice for choice in control["choices"] if str(choice["value"]) != now)
         element.select_option(str(choice["value"]))
-        return None if kind == "object" and choice["table"] is None else choice["value"]
+        is_table = kind == "choice" or isinstance(choice["table"], dict)
+        return choice["value"] if is_table else choice["table"]
     if kind == "matrix":
         element.fill("[[1, 0.5], [0.5, 1]]")
         element.blur()

@@ -143,6 +143,28 @@ def test_the_card_says_what_will_be_learned(page):
     assert [data[name] for name in names] == [known[name] for name in names] == [2, 2, 2]
 
 
+def test_the_card_follows_the_loss_and_says_what_it_leaves_out(page):
+    """he3 has no linear part, but cut at half a unit it has, of which the gradient of Huber's loss sees the first."""
+    cubic = {"kind": "MultiIndex", "function": "he3(z1)"}
+    loss = {"kind": "Huber", "width": 0.5}
+    square = page.ask("learn", changed(problem__target=cubic)).data
+    huber = page.ask("learn", changed(problem__target=cubic, problem__loss=loss)).data
+    direct = json.loads(tl.learn("he3(z1)", noise=0.01, loss=tl.Huber(0.5)).attrs["answer"])
+    assert (square["information_exponent"], square["notes"]) == (3, [])
+    assert huber["information_exponent"] == direct["information_exponent"] == 1
+    (note,) = huber["notes"]
+    assert "the first gradient of Huber(width=0.5) sees" in note
+    signs = {"kind": "MultiIndex", "function": "sign(z1)"}
+    flips, inputs = {"kind": "Flips", "probability": 0.2}, SMALL["problem"]["inputs"]
+    power = inputs | {"spectrum": {"kind": "PowerLaw", "alpha": 1.0}}
+    tables = changed(problem__target=signs, problem__noise=flips, problem__inputs=power, problem__loss="Logistic")
+    answer = page.ask("learn", tables).data
+    assert answer["information_exponent"] == 1
+    assert [
+        word in note for word, note in zip(("Logistic", "factor of 0.6", "isotropic"), answer["notes"], strict=True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("formula", "position", "word"),
     [
@@ -172,6 +194,8 @@ def test_what_cannot_be_computed_is_refused_in_one_sentence(page):
         (changed(problem__student__p=1000), "p", "64 at most in the explorer"),
         (changed(problem__target={"kind": "MultiIndex", "function": "z1 +"}), "problem.target", "cannot be read"),
         (changed(problem__inputs__kind="Nothing"), "problem.inputs", "Nothing"),
+        (changed(problem__loss="Hinge"), "problem.loss", "needs labels that are signs"),
+        (changed(problem__noise={"kind": "Flips", "probability": 0.1}), "problem.noise", "needs labels that are signs"),
         ({"problem": {}}, None, "needs the table"),
     ]:
         answer = page.ask("theory", tables)
@@ -256,8 +280,15 @@ def test_figures_and_results_are_files_of_their_kind(page, tmp_path):
 def test_a_script_writes_every_object_or_the_whole_specification():
     from twolayer.explore import downloads
 
-    for target in ({"kind": "SingleIndex", "link": "tanh"}, {"kind": "MultiIndex", "function": "z1 + he3(z2)"}):
-        tables = changed(problem__target=target, title='A """title""" \\ with quotes')
+    signs, inputs = {"kind": "MultiIndex", "function": "sign(z1)"}, SMALL["problem"]["inputs"]
+    power = inputs | {"spectrum": {"kind": "PowerLaw", "alpha": 1.5}}
+    for parts in (
+        {"problem__target": {"kind": "SingleIndex", "link": "tanh"}},
+        {"problem__target": {"kind": "MultiIndex", "function": "z1 + he3(z2)"}, "problem__loss": {"kind": "Huber"}},
+        {"problem__target": signs, "problem__loss": "Hinge", "problem__noise": {"kind": "Flips", "probability": 0.1}},
+        {"problem__inputs": power},
+    ):
+        tables = changed(**parts, title='A """title""" \\ with quotes')
         asked = from_tables(tables)
         for figure in downloads.FIGURES:
             compile(downloads.script(asked, tables, figure, {}), "script.py", "exec")

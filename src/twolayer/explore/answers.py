@@ -16,7 +16,7 @@ from twolayer.explore import downloads
 from twolayer.explore.curves import curve, deviations
 from twolayer.explore.form import DESCRIPTIONS
 from twolayer.explore.messages import Tables, a_table, one_of
-from twolayer.problem import MultiIndex, Problem
+from twolayer.problem import Flips, MultiIndex, Problem, Square
 from twolayer.specification.codec import decode
 from twolayer.training import SGD
 from twolayer.verbs.compare import judge, names_of
@@ -115,14 +115,39 @@ def learn(spec: Tables, options: Tables, tell: Tell) -> Tables:
     from twolayer.data import summary
 
     asked = read(spec)
+    problem = asked.problem
     tell("begun")
     result = find(  # without d: the time on the plateau may take minutes, and `escape` answers for it
-        asked.problem.target,
-        asked.problem.student,
+        problem.target,
+        problem.student,
+        noise=0.0 if isinstance(problem.noise, Flips) else float(problem.noise),
         spherical=_one_method(asked).is_spherical,
+        loss=None if isinstance(problem.loss, Square) else problem.loss,
         progress=_progress(tell),
     )
-    return _finite(json.loads(result.attrs["answer"])) | {"report": str(summary(result))}
+    notes = _beyond_the_target(problem)
+    return _finite(json.loads(result.attrs["answer"])) | {"report": str(summary(result)), "notes": notes}
+
+
+def _beyond_the_target(problem: Problem) -> list[str]:
+    """How what will be learned depends on the loss, the noise and the inputs, in sentences."""
+    notes = []
+    if not isinstance(problem.loss, Square):
+        notes.append(
+            f"Exponents and directions are those that the first gradient of {problem.loss} sees of the target; the "
+            "generative exponent is that of the label, and depends on no loss."
+        )
+    if isinstance(problem.noise, Flips):
+        left = 1.0 - 2.0 * float(problem.noise.probability)
+        notes.append(
+            f"{problem.noise} makes every signal smaller by a factor of {left:.3g}, which changes no exponent."
+        )
+    if not problem.is_isotropic:
+        notes.append(
+            "Exponents and numbers of samples are those of isotropic inputs; with the spectrum of this problem the "
+            "powers of d may be others."
+        )
+    return notes
 
 
 def escape(spec: Tables, options: Tables, tell: Tell) -> Tables:

@@ -18,12 +18,15 @@ THEORY, SIMULATION = "SaadSolla", "OverlapSGD"
 
 
 class Choice(NamedTuple):
-    """One choice of a control: a value or the table of an object, None for leaving the field out."""
+    """One choice of a control: a value or the table of an object, None for leaving the field out.
+
+    A choice whose table is a number stands for all numbers.
+    """
 
     value: str | int | None
     label: str
     help: str = ""
-    table: Tables | None = None
+    table: Tables | float | None = None
 
 
 class When(NamedTuple):
@@ -61,7 +64,7 @@ def _named(*rows: tuple[str, str]) -> tuple[Choice, ...]:
     return tuple(Choice(value, value, about) for value, about in rows)
 
 
-def _kinds(*rows: tuple[str, str, str, Tables | None]) -> tuple[Choice, ...]:
+def _kinds(*rows: tuple[str, str, str, Tables | float | None]) -> tuple[Choice, ...]:
     return tuple(Choice(*row) for row in rows)
 
 
@@ -82,6 +85,7 @@ ACTIVATIONS = _named(
     ("hardtanh", "x cut at -1 and 1"),
 )
 _KIND_OF_TARGET = "problem.target"
+_NOISE = "problem.noise"
 _COMMITTEE = When(_KIND_OF_TARGET, ("Committee",))
 _FORMULA = When(_KIND_OF_TARGET, ("MultiIndex",))
 
@@ -120,12 +124,27 @@ INPUTS = (
     Control("dimension", "problem.inputs.d", "d", "Dimension",
         "Number of input dimensions; simulations follow the overlaps, so that it costs nothing.",
         "log-integer", 1000, "dimensions", 10, 10**9),
-    Control("noise", "problem.noise", "Δ", "Label noise", "Variance of the noise that is added to the labels.",
-        "number", 0.0, "variance", 0.0, 1.0),
+    Control("spectrum", "problem.inputs.spectrum", "C", "Input spectrum",
+        "The eigenvalues of the covariance of the inputs.", "object", "Isotropic", choices=_kinds(
+            ("Isotropic", "isotropic", "every direction has variance one", None),
+            ("PowerLaw", "power law", "they fall as a power of their rank, with mean one",
+                {"kind": "PowerLaw", "alpha": 1.0}))),
+    Control("spectrum-exponent", "problem.inputs.spectrum.alpha", "α", "Exponent of the spectrum",
+        "The eigenvalue of rank l is proportional to l to the power -α.", "log", 1.0, "", 0.1, 4.0,
+        shown_when=When("problem.inputs.spectrum", ("PowerLaw",))),
+    Control("noise-kind", _NOISE, "y", "Kind of noise", "What happens to labels.", "object", "Additive", choices=_kinds(
+        ("Additive", "additive", "normal noise is added to every label", 0.0),
+        ("Flips", "label flips", "labels that are signs are turned around at random",
+            {"kind": "Flips", "probability": 0.1}))),
+    Control("noise", _NOISE, "Δ", "Label noise", "Variance of the noise that is added to the labels.",
+        "number", 0.0, "variance", 0.0, 1.0, shown_when=When(_NOISE, ("Additive",))),
+    Control("flips", "problem.noise.probability", "ε", "Label flips", "The part of the labels that are turned around.",
+        "number", 0.1, "probability", 0.0, 0.49, shown_when=When(_NOISE, ("Flips",))),
 )  # fmt: skip
 
 START = (
-    Control("start", "problem.start", "W₀", "Start", "The weights at time zero.", "object", choices=_kinds(
+    Control("start", "problem.start", "W₀", "Start", "The weights at time zero.", "object", "RandomStart",
+        choices=_kinds(
         ("RandomStart", "random", "independent random rows, which know nothing of the target",
             {"kind": "RandomStart"}),
         ("WarmStart", "warm", "rows with a given overlap with the target", {"kind": "WarmStart", "m": 0.1}),
@@ -149,6 +168,17 @@ TRAINING = (
         "One step moves the weights by γ/(pd) times the gradient of each sample.", "log", 1.0, "", 0.01, 100.0),
     Control("batch-size", "training.batch_size", "n_b", "Batch size", "Samples in each step.",
         "log-integer", 1, "samples", 1, 10**6),
+    Control("loss", "problem.loss", "ℓ", "Loss",
+        "What training makes small; the logistic and the hinge loss need labels that are signs, as of sign(z1).",
+        "object", "Square", choices=_kinds(
+            ("Square", "square", "half the square of label minus output", None),
+            ("Correlation", "correlation", "minus the product of label and output", {"kind": "Correlation"}),
+            ("Huber", "Huber", "square for small errors, linear for large ones", {"kind": "Huber", "width": 1.0}),
+            ("Logistic", "logistic", "log(1 + exp(-y s))", {"kind": "Logistic"}),
+            ("Hinge", "hinge", "max(1 - y s, 0)", {"kind": "Hinge"}))),
+    Control("loss-width", "problem.loss.width", "δ", "Width of the Huber loss",
+        "The error from which on the loss is linear.", "log", 1.0, "label", 0.01, 100.0,
+        shown_when=When("problem.loss", ("Huber",))),
     Control("constraint", "training.constraint", "|w|", "Constraint", "Whether rows may change their length.",
         "object", "Free", choices=_kinds(
             ("Free", "free", "rows may grow and shrink", None),

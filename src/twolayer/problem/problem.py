@@ -97,7 +97,7 @@ class Problem(eqx.Module):
         """Refuse labels that are no signs, where the loss or the noise needs signs."""
         if not (self.loss.needs_signs or isinstance(self.noise, Flips)):
             return
-        cause = f"The loss {self.loss}" if self.loss.needs_signs else f"The noise {self.noise}"
+        cause = f"`loss` is {self.loss}" if self.loss.needs_signs else f"`noise` is {self.noise}"
         if isinstance(self.noise, Flips) or not self.is_noisy:
             if self.has_sign_labels:
                 return
@@ -105,8 +105,8 @@ class Problem(eqx.Module):
         else:
             found = f"`noise` is the variance {self.noise}, which makes them others; use Flips(probability)"
         raise InvalidInput(
-            f"{cause} needs labels that are signs, +1 or -1, such as SingleIndex('sign(z)') or Signs(target), but "
-            f"{found}."
+            f"Argument {cause}, which needs labels that are signs, +1 or -1, such as SingleIndex('sign(z)') or "
+            f"Signs(target), but {found}."
         )
 
     def _check_directions(self) -> None:

@@ -62,6 +62,7 @@ export function learn(answer) {
       answer.generative_exponent === undefined ? null : ["generative exponent", exponent(answer.generative_exponent)],
       online ? ["samples needed, each used once", power(online.samples)] : null]),
     stages.length ? [h("p", {}, stages.length > 1 ? "The directions are found one after the other:" : "The directions are found together:"), h("ol", { class: "steps" }, stages)] : h("p", {}, "Correlations with the label reveal no direction."),
+    list(answer.notes),
     answer.unseen_directions?.length ? h("p", {}, `Directions that no stage contains: ${answer.unseen_directions.length}.`) : null,
     rows.length ? h("details", { class: "report" }, h("summary", {}, "Steps and samples of each way of training"), table(["training", "steps", "samples"], rows, "Steps and samples")) : null,
     report(answer.report, "The whole report"));

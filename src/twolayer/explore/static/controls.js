@@ -1,7 +1,7 @@
 // The left side: one control for each field of the specification that the server's form names.
 
 import { h, later, math, number, parsed, plural, spoken, typed, typeset } from "./dom.js";
-import { kindOf, phases, read, write } from "./state.js";
+import { choiceOf, kindOf, phases, read, write } from "./state.js";
 
 const OPEN_AT_FIRST = ["target", "student", "inputs", "training", "run"];
 const WAIT = 140; // milliseconds after a letter, before the page asks
@@ -46,7 +46,8 @@ export class Controls {
   isShown({ shown_when: when }) {
     if (!when) return true;
     const control = this.form.groups.flatMap(({ controls }) => controls).find(({ path }) => path === when.path);
-    return when.in.includes(kindOf(read(this.spec, when.path) ?? control?.default ?? null));
+    const stated = read(this.spec, when.path) ?? control?.default ?? null;
+    return when.in.includes(control?.kind === "object" ? choiceOf(control, stated)?.value ?? kindOf(stated) : kindOf(stated));
   }
 
   show() {
@@ -100,7 +101,7 @@ function frame(control, owner, inputs, { labelFor }) {
   };
   const state = () => {
     const stated = read(owner.spec, control.path);
-    const isUsual = stated === undefined || kindOf(stated) === control.default;
+    const isUsual = stated === undefined || kindOf(stated) === control.default || (control.kind === "object" && choiceOf(control, stated)?.value === control.default);
     const words = control.kind === "object" || control.kind === "choice" ? labelOf(control, control.default) : control.kind === "matrix" ? "" : typed(control.default);
     usual.textContent = words ? `default ${words}` : control.default === null ? "" : "";
     usual.disabled = isUsual || control.default === null;
@@ -181,7 +182,7 @@ function select(control, owner) {
   const show = () => {
     const stated = owner.value(control);
     const value = isObject ? kindOf(stated) : stated;
-    const choice = control.choices.find((item) => item.value === value);
+    const choice = isObject ? choiceOf(control, stated) : control.choices.find((item) => item.value === value);
     input.querySelector("option[data-own]")?.remove();
     if (!choice) input.append(h("option", { value: "\u0000own", "data-own": "" }, isObject ? String(value ?? "other") : typeof value === "string" ? value : "from the specification"));
     input.value = choice ? String(choice.value) : "\u0000own";

@@ -67,3 +67,6 @@ export const phases = (spec) => {
 
 /** The name of an object in a specification, which may be stated by its name alone. */
 export const kindOf = (value) => (value !== null && typeof value === "object" && !Array.isArray(value) ? value.kind : value);
+
+/** The choice of a control that a value is; one whose table is a number stands for all numbers. */
+export const choiceOf = ({ choices }, stated) => choices.find(({ value }) => value === kindOf(stated)) ?? choices.find(({ table }) => typeof table === "number" && typeof stated === "number");

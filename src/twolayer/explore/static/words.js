@@ -1,7 +1,7 @@
 // Sentences about a specification and about what is under way.
 
 import { number, plural } from "./dom.js";
-import { kindOf, phases, read } from "./state.js";
+import { choiceOf, kindOf, phases, read } from "./state.js";
 
 const named = (value) => (typeof value === "string" ? value : value?.kind ?? "own");
 
@@ -30,7 +30,9 @@ export function sentence(spec) {
   const reuse = kindOf(read(spec, "training.reuse"));
   const samples = phases(spec) ? `in a schedule of ${plural(phases(spec), "phase")}` : reuse === "Reused" ? "from one fixed set of samples" : batch === 1 ? "one sample a step" : `${number(batch)} samples a step`;
   const sphere = kindOf(read(spec, "training.constraint")) === "Sphere" ? ", on the sphere" : "";
-  const words = `${neurons} learn${p === 1 ? "s" : ""} ${target(spec)} in ${number(read(spec, "problem.inputs.d"))} dimensions, ${samples}${sphere}.`;
+  const own = kindOf(read(spec, "problem.loss")) ?? "Square";
+  const loss = own === "Square" ? "" : `, with the ${own === "Huber" ? own : String(own).toLowerCase()} loss`;
+  const words = `${neurons} learn${p === 1 ? "s" : ""} ${target(spec)} in ${number(read(spec, "problem.inputs.d"))} dimensions, ${samples}${sphere}${loss}.`;
   return words[0].toUpperCase() + words.slice(1);
 }
 
@@ -53,12 +55,16 @@ export function status(tasks, titles) {
   return { status: "computing", words: working ? `${WORK[working.kind]}${working.of ? ` ${name(working)}` : ""}${share}` : "Computing" };
 }
 
+const NUMERIC = ["number", "log", "integer", "log-integer"];
+
 /** In what one specification differs from another, in the symbols of the controls. */
 export function differences(spec, other, form) {
   const controls = form.groups.flatMap((group) => group.controls);
   const value = (from, control) => {
     const stated = read(from, control.path) ?? control.default;
-    return control.kind === "object" ? kindOf(stated) : stated;
+    if (control.kind === "object") return choiceOf(control, stated)?.value ?? kindOf(stated);
+    // Where another kind of object stands, a number of this one is none.
+    return NUMERIC.includes(control.kind) && typeof stated === "object" ? control.default : stated;
   };
   const plan = (from) => (phases(from) ? JSON.stringify(read(from, "training")) : "");
   const isSchedule = plan(spec) !== "" || plan(other) !== "";
