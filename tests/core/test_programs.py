@@ -161,7 +161,8 @@ def test_a_second_process_compiles_nothing_again(tmp_path):
     assert not unused.exists() and other.exists()  # only what looks like a cache is removed
     other.rmdir()
     (folder,) = tmp_path.iterdir()
-    assert [path.name for path in folder.iterdir()] == ["shared"]
+    # Besides the programs at most how long they took, which a slow machine writes.
+    assert {"shared"} <= {path.name for path in folder.iterdir()} <= {"shared", "compile-times.json"}
     assert run(tmp_path) == (misses, 0, risk)
 
 
