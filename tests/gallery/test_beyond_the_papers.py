@@ -34,6 +34,12 @@ def test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth(tmp
 
 
 @pytest.mark.long
+def test_the_page_on_exponents_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, tl.SaadSolla)
+    assert not make(find_page("risk-exponents"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
 def test_the_page_on_forgetting_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
     double_the_rate(monkeypatch, tl.SaadSolla)
     assert not make(find_page("forgetting"), tmp_path / "page", PageOptions()).holds
