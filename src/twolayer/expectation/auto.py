@@ -22,6 +22,7 @@ from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.closed.waves import Waves
 from twolayer.expectation.engine import AbstractEngine, Suits, combined_of, one_varied
 from twolayer.expectation.gaussian_moments import FORCES, MOMENTS, Moments, opposed_weights
+from twolayer.expectation.given_target import GivenTarget
 from twolayer.expectation.hermite_series import MehlerSeries
 from twolayer.expectation.nested_rules import Panels
 from twolayer.expectation.qmc import Cloud, MonteCarlo
@@ -47,6 +48,7 @@ ENGINES: dict[str, type[AbstractEngine]] = {
     "Series": MehlerSeries,
     "Ridges": Ridges,
     "Slices": Slices,
+    "GivenTarget": GivenTarget,
     "Quadrature": Quadrature,
     "Cloud": Cloud,
     "MonteCarlo": MonteCarlo,

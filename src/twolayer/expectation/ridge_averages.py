@@ -167,7 +167,7 @@ def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
     return QuadratureRule(np.append(rule.points, np.ones(more)), np.append(rule.weights, np.zeros(more)))
 
 
-class _Averages:
+class Averages:
     """Rules along the fields of some units and the averages of all of them there, by one variant of the engine."""
 
     def __init__(
@@ -211,7 +211,7 @@ class _Averages:
     def _along(self, unit: Array) -> _Line:
         C = self.covariance
         means = ratio(C[unit], safe_root(C[unit, unit]))
-        given = Given(means, _without(C - means[:, None] * means[None, :], unit))
+        given = Given(means, without(C - means[:, None] * means[None, :], unit))
         x, w = self.rule(given, jnp.zeros_like(means), self.kernels.along_one())
 
         def smooth(kind: Kind, *numbers: Array) -> Array:
@@ -252,11 +252,11 @@ class _Moments:
         # All moments at once and without noise, so that no moment depends on what else is asked for.
         edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
         terms = TERMS if "phi_hd" in wanted else 2
-        self.all = _Averages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
+        self.all = Averages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
         # What concerns the target alone does not depend on the student: along a trajectory it is computed once.
         directions, _ = sum_of(problem)
         of_target = [moved(kind, -self.p) for kind in kinds]
-        self.target = _Averages(
+        self.target = Averages(
             engine,
             engine.rules.alone,
             tuple(kind for kind in of_target if kind.units),
@@ -338,7 +338,7 @@ class _Moments:
         kind, first, x, w, c = self.kinds[0], line.given, line.x, line.weights, self.fields.weights
         betas = ratio(first.covariance[l], first.deviations[l])
         rest = first.covariance - betas[:, None] * betas[None, :]
-        second = Given(betas, _without(_without(rest, j), l))
+        second = Given(betas, without(without(rest, j), l))
         means = first.means[:, None] * x[None, :]
         kernels = self.all.kernels.given(j, len(places_of(kind)))
         y, v = jax.vmap(lambda mean: self.all.rule(second, mean, kernels))(means.T)
@@ -383,7 +383,7 @@ class _Moments:
         return total + self.bound * rest
 
 
-def _without(covariance: Array, unit: Array) -> Array:
+def without(covariance: Array, unit: Array) -> Array:
     """Return a covariance in which one field is determined."""
     is_other = jnp.arange(len(covariance)) != unit
     return jnp.where(is_other[:, None] & is_other[None, :], covariance, 0.0)
