@@ -4,6 +4,7 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
+from twolayer.gallery.page import ERRORS
 from twolayer.plots import Panel, Series, panels
 
 
@@ -39,10 +40,12 @@ def make(spec, ask):
     claims = [
         agrees("mean of m^2, SDE against SGD", mean[1], error, mean[0]),
         agrees("deviation of m^2, SDE against SGD", spread[1], spread_error, spread[0]),
-        Claim("largest deviation of m^2 between runs from one start", float(spread[0][middle]), low=0.1),
-        Claim("distance of the mean of SGD from the ODE there, in standard errors",
-              abs(mean[0][middle] - m[1:][middle] ** 2) / (spread[0][middle] / np.sqrt(replicas)), low=3.0),
-    ]  # fmt: skip
+        Claim(
+            "distance of the mean of SGD from the ODE where runs deviate most, in standard errors",
+            abs(mean[0][middle] - m[1:][middle] ** 2) / (spread[0][middle] / np.sqrt(replicas)),
+            low=ERRORS,
+        ),
+    ]
     title = rf"One neuron, $d = {spec.problem.d}$, all from $m = {m[0]:g}$"
     return Made({"figure": panels(shown, title)}, claims)
 
