@@ -98,6 +98,19 @@ def test_the_time_of_exit_times_is_estimated(spec, capsys):
     assert 100.0 < seconds[1] / seconds[0] < 300.0  # the steps of a unit of time, and the logarithm of d
 
 
+def test_the_memory_of_a_cell_is_estimated(spec, capsys):
+    """The weights of all replicas in d dimensions, which the whole result does not hold."""
+    spec.write_text(SPEC.replace("start =", "# start ="))
+    options = ["--set", "run.descriptions=['DirectSGD']", "--set", "run.replicas=50", "--dry-run"]
+    needed = []
+    for d in (10**5, 10**6):
+        assert main(["sweep", str(spec), *options, "--json", "--over", f"problem.inputs.d={d}"]) == 0
+        needed.append(json.loads(capsys.readouterr().out)["cell_bytes"])
+    assert needed[0] > 8 * 50 * 10**5 and 5.0 < needed[1] / needed[0] < 11.0
+    assert main(["sweep", str(spec), *options]) == 0
+    assert "while a cell is computed" in capsys.readouterr().out
+
+
 def test_failures_are_listed(spec, capsys):
     assert main(["sweep", str(spec), "--out", "out", "--over", "problem.noise=0,-1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["failed"] == 2

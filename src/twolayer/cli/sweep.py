@@ -136,13 +136,18 @@ def _forecast(spec: "SweepSpec", folder: Path, workers: int | None, scheduler: s
         "not known" if plan.seconds is None else "under a minute" if plan.seconds < 60 else in_words(plan.seconds)
     )
     there = f" and {plan.there} are in {str(folder)!r}" if plan.there else ""
+    of_a_cell = (
+        f", about {bytes_in_words(float(f'{plan.cell_memory:.1g}'))} while a cell is computed"
+        if plan.cell_memory
+        else ""
+    )
     lines = [
         f"axes          {', '.join(f'{axis.name} ({axis.size})' for axis in spec.axes)}",
         f"cells         {plan.cells}, of which {plan.refused} cannot be asked{there}",
         f"compilations  {plan.programs}",
         f"time          {duration}" + (" on one core, without compiling" if known else ""),
         f"workers       {'those of the scheduler' if plan.workers is None else plan.workers or 'none'}",
-        f"memory        {bytes_in_words(plan.memory)} for the whole result",
+        f"memory        {bytes_in_words(plan.memory)} for the whole result{of_a_cell}",
         *(f"- {reason}" for reason in plan.reasons),
     ]
     data = {
@@ -153,6 +158,7 @@ def _forecast(spec: "SweepSpec", folder: Path, workers: int | None, scheduler: s
         "seconds": plan.seconds,
         "workers": plan.workers,
         "bytes": plan.memory,
+        "cell_bytes": plan.cell_memory,
         "reasons": plan.reasons,
     }
     return Answer(data, "\n".join(lines))

@@ -30,6 +30,9 @@ class SweepForecast(NamedTuple):
     seconds: float | None  # of the missing cells on one core, without compiling; None where it is not known
     workers: int | None  # processes that would share the work; None where those of a scheduler do
     memory: int  # bytes of the result
+    cell_memory: (
+        float | None
+    )  # bytes that a worker needs for a cell, the largest of those estimated; None where not known
     reasons: list[str]  # why cells cannot be asked, the first ones
 
 
@@ -53,14 +56,16 @@ def forecast(
         key = batch_key(query)
         sizes = query.problem.p, query.problem.k, query.problem.student.activation, type(query.problem.target)
         kinds.setdefault((query.verb, *map(str, sizes)) if key is None else key, []).append(query)
+    seconds, cell_memory = _costs(list(kinds.values())) if missing else (0.0, 0.0)
     return SweepForecast(
         len(cells),
         len(cells) - len(queries),
         len(queries) - len(missing),
         len(kinds),
-        _seconds(list(kinds.values())) if missing else 0.0,
+        seconds,
         expected_workers(workers, scheduler),
         sum(_bytes(query) for query in queries),
+        cell_memory,
         reasons,
     )
 
@@ -74,24 +79,34 @@ def _missing(queries: list[Query], folder: Path | None) -> list[Query]:
     return [query for key, query in zip(keys, queries, strict=True) if key not in store]
 
 
-def _seconds(kinds: Sequence[Sequence[Query]]) -> float | None:
-    """The time of all cells, from the middle cell of some kinds."""
+class _Cost(NamedTuple):
+    """What one cell takes: its time, and its memory where it is known."""
+
+    seconds: float
+    memory: float | None
+
+
+def _costs(kinds: Sequence[Sequence[Query]]) -> tuple[float | None, float | None]:
+    """The time of all cells, and the memory of one, from the middle cell of some kinds."""
     step = max(1, len(kinds) // SAMPLED)
-    total, seen = 0.0, 0
+    total, seen, memories = 0.0, 0, []
     for members in kinds[::step]:
         try:
             alone = _alone(members[len(members) // 2])
         except (InvalidInput, ComputationFailed):
             continue
         if alone is None:
-            return None
-        total += alone * len(members)
+            return None, None
+        total += alone.seconds * len(members)
         seen += len(members)
-    return total * sum(map(len, kinds)) / seen if seen else None
+        memories.append(alone.memory)
+    known = [memory for memory in memories if memory is not None]
+    largest = max(known) if known and len(known) == len(memories) else None
+    return (total * sum(map(len, kinds)) / seen if seen else None), largest
 
 
-def _alone(query: Query) -> float | None:
-    """The time of one cell; None where it is not known."""
+def _alone(query: Query) -> _Cost | None:
+    """What one cell takes; None where it is not known."""
     if query.verb in ("evolve", "compare"):
         return _of_runs(query, query.run, [type(member).__name__ for member in query.descriptions])
     if query.verb == "exit_time":
@@ -99,19 +114,23 @@ def _alone(query: Query) -> float | None:
     if query.verb == "learn" and not query.run.get("verify"):  # it takes about as long for every target
         began = time.process_time()
         query.answer()
-        return time.process_time() - began
+        return _Cost(time.process_time() - began, None)
     return None
 
 
-def _of_runs(query: Query, ask: Ask, names: Sequence[str]) -> float | None:
-    """The time of runs by descriptions, as `explain` estimates it."""
-    rows = {row.description: row.seconds for row in explain(query.problem, query.training, ask).descriptions}
-    times = [rows[name] for name in names if name in rows]
-    return None if None in times else sum(time for time in times if time is not None)
+def _of_runs(query: Query, ask: Ask, names: Sequence[str]) -> _Cost | None:
+    """What runs by descriptions take one after the other, as `explain` estimates it."""
+    rows = {row.description: row for row in explain(query.problem, query.training, ask).descriptions}
+    costs = [(rows[name].seconds, rows[name].memory) for name in names if name in rows]
+    if any(seconds is None for seconds, _ in costs):
+        return None
+    memories = [memory for _, memory in costs if memory is not None]
+    total = sum(seconds for seconds, _ in costs if seconds is not None)
+    return _Cost(total, max(memories) if memories and len(memories) == len(costs) else None)
 
 
-def _of_exits(query: Query) -> float | None:
-    """The time of runs to the exit, which the theory predicts, and of the ODE from all starts."""
+def _of_exits(query: Query) -> _Cost | None:
+    """What the runs to the exit take, which the theory predicts, and of the ODE from all starts."""
     replicas, starts = query.run.get("replicas", 256), query.run.get("starts", 256)
     stated = {name: value for name, value in query.run.items() if name in ("threshold", "seed")}
     predicted = exit_time(query.problem, query.training, **stated, replicas=0, starts=1, progress=False)
@@ -120,10 +139,14 @@ def _of_exits(query: Query) -> float | None:
         return None
     description = query.run.get("description")
     name = "OverlapSGD" if description is None else getattr(description, "__name__", type(description).__name__)
-    times = [_of_runs(query, Ask(until=until, save=2, replicas=starts), ["SaadSolla"])]
+    costs = [_of_runs(query, Ask(until=until, save=2, replicas=starts), ["SaadSolla"])]
     if replicas:
-        times.append(_of_runs(query, Ask(until=until, save=2, replicas=replicas), [name]))
-    return None if None in times else sum(time for time in times if time is not None)
+        costs.append(_of_runs(query, Ask(until=until, save=2, replicas=replicas), [name]))
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    memories = [cost.memory for cost in known if cost.memory is not None]
+    return _Cost(sum(cost.seconds for cost in known), max(memories) if len(memories) == len(known) else None)
 
 
 def _bytes(query: Query) -> int:
