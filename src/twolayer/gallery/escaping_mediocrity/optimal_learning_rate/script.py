@@ -6,6 +6,7 @@ import numpy as np
 
 import twolayer as tl
 from twolayer.gallery import Claim, Made, agrees, run_script
+from twolayer.gallery.page import ERRORS
 from twolayer.plots import Panel, Rule, Series, panels
 from twolayer.theory.formulas import phase_retrieval
 from twolayer.theory.formulas.one_neuron import diffusion_time
@@ -13,6 +14,8 @@ from twolayer.theory.formulas.phase_retrieval import STANDARD_ERRORS
 
 # Small enough for every width to reach it at its optimal rate; see the page on wider students.
 THRESHOLD = 0.03
+# Dimensions, over that of the page, from which the slopes in log d are taken; and how many runs in the larger ones.
+FARTHER, FAR_RUNS = (6, 36), {1: 256}
 # The rates tried at every width, over the optimal one.
 TRIED = (0.75, 1.0, 1.25)
 
@@ -29,6 +32,8 @@ def make(spec, ask):
     # One neuron is in every gain, and costs the least.
     table = [_of_width(problem, int(p), 1000 if p == 1 else 256 if ask.full else 64) for p in widths]
     gain = _gain(table)
+    slopes = np.array([_slope_in_log_d(problem, int(p), row) for p, row in zip(widths, table, strict=True)]).T
+    ratios, ratio_errors = _ratios(*slopes)
     claims = [
         agrees(
             "one neuron: steps against the mean first-passage time of its diffusion, largest deviation",
@@ -51,6 +56,18 @@ def make(spec, ask):
             *_pairs([row["optimal"] for row in table[1:]]),
         ),
         agrees(f"gain of p = {widths[-1]} over one neuron against the ODE with noise", *gain["claim"]),
+        agrees(
+            "gain as the ratio of the slopes of the steps in log d, against c_1 / c_p, largest deviation",
+            ratios[1:],
+            ratio_errors[1:],
+            phase_retrieval.overparametrisation_gain(widths[1:], noise),
+        ),
+        Claim(
+            "largest ratio of slopes less five standard errors, over (12 + noise) / (2 + noise)",
+            float(np.max(ratios - ERRORS * ratio_errors))
+            / float(phase_retrieval.overparametrisation_gain(np.inf, noise)),
+            high=1.0,
+        ),
         # The formula is of leading order in log d: another rate may gain by a fraction of order 1 / log(T d).
         Claim(
             "fewest steps over those at the optimal rate, smallest over the widths",
@@ -58,7 +75,10 @@ def make(spec, ask):
             low=1.0 - 1.0 / np.log(THRESHOLD * problem.d),
         ),
     ]
-    shown = [_rates_panel(problem, best, smooth, curves, rates, runs), *_width_panels(problem, widths, table, gain)]
+    shown = [
+        _rates_panel(problem, best, smooth, curves, rates, runs),
+        *_width_panels(problem, widths, table, gain, (ratios, ratio_errors)),
+    ]
     return Made(
         {
             "figure": panels(
@@ -132,6 +152,25 @@ def _gain(table):
     return {**measured, "claim": (gain[-1], distance, first / last), "fewest": fewest}
 
 
+def _slope_in_log_d(problem, p, row):
+    """The slope of the steps over d in log d at the optimal rate, and its standard error."""
+    results = [row["optimal"]]
+    for number, factor in enumerate(FARTHER):
+        far = dataclasses.replace(problem, student=tl.Student(p, "square"), inputs=tl.Gaussian(factor * problem.d))
+        optimal = phase_retrieval.optimal_learning_rate(p, problem.noise)
+        results.append(_escape(far, optimal, FAR_RUNS.get(p, 64), 10 * p + 6 + number))
+    steps, errors = np.array([_mean(result) for result in results]).T
+    logs = np.log([result.attrs["d"] for result in results])
+    (slope, _), covariance = np.polyfit(logs, steps, 1, w=1.0 / errors, cov="unscaled")
+    return slope, np.sqrt(covariance[0, 0])
+
+
+def _ratios(slopes, errors):
+    """The slope of one neuron over that of each width, and the standard error."""
+    ratios = slopes[0] / slopes
+    return ratios, ratios * np.where(np.arange(len(slopes)) > 0, np.hypot(errors / slopes, errors[0] / slopes[0]), 0.0)
+
+
 def _curves(problem, rates):
     """The formulas of one neuron as smooth curves, in steps over d."""
     d, noise = problem.d, problem.noise
@@ -155,7 +194,7 @@ def _rates_panel(problem, best, smooth, curves, rates, runs):
     )
 
 
-def _width_panels(problem, widths, table, gain):
+def _width_panels(problem, widths, table, gain, ratios):
     """Steps and gain against the width: formula and measurement on one axis."""
     smooth = np.geomspace(widths[0], widths[-1], 121)
     constants = phase_retrieval.rate_constant(smooth, problem.noise)
@@ -166,7 +205,6 @@ def _width_panels(problem, widths, table, gain):
     looks = {"optimal": (r"SGD at $\gamma_{\rm opt}(p)$", 0), "best": ("SGD at the best rate", 4)}
     steps = [Series("annealed formula", smooth, formula, color=3)]
     gains = [
-        Series("annealed formula", smooth, formula[0] / formula, color=3),
         Series(
             r"$c_1 / c_p$, $d \to \infty$",
             smooth,
@@ -174,12 +212,14 @@ def _width_panels(problem, widths, table, gain):
             color=2,
         ),
         Rule(r"$(12 + \Delta) / (2 + \Delta)$", limit, look={"ls": ":"}),
+        Series(r"SGD, slopes in $\log d$", widths, *ratios, kind="points", color=1),
     ]
     steps.append(Series("ODE with noise", widths, predicted, kind="points", color=1, look={"marker": "_", "ms": 9}))
     for name, (label, color) in looks.items():
         mean, error = np.array([_mean(row[name]) for row in table]).T
         steps.append(Series(label, widths, mean, error, kind="points", color=color))
-        gains.append(Series(label, widths, *gain[name], kind="points", color=color))
+        if name == "best":
+            gains.append(Series(f"{label}, $d = {problem.d}$", widths, *gain[name], kind="points", color=color))
     shared = {"xticks": widths, "legend": "below", "legend_columns": 1}
     title = "each width at its rate"
     return [
