@@ -5,8 +5,10 @@ import json
 import numpy as np
 import pytest
 
+import twolayer as tl
 from tests.explore.served import SMALL
 from tests.explore.windows import LONG, MARKS, expect
+from twolayer.experiment import from_tables
 
 pytestmark = MARKS
 
@@ -56,6 +58,33 @@ def test_both_engines_find_the_same_curves(window, spec):
             np.testing.assert_allclose(here[name], there[name], rtol=2e-5, atol=1e-6, err_msg=name)
         for name in ("name", "kind", "replicas", "status"):
             assert here[name] == there[name], name
+
+
+def test_the_error_of_a_theory_stays_when_the_browser_computes_it(window):
+    """The bound of the browser holds against a solution with tolerances of a thousandth and less."""
+    asked = changed(ERF, 0.5, 0.05)
+    visit = window()
+    found = visit.page.evaluate(BOTH, [ERF, asked])
+    here, there = (found[name][0] for name in ("browser", "server"))
+    spec = from_tables(asked)
+    precise = (
+        tl.evolve(spec.problem, spec.training, tl.SaadSolla(rtol=1e-12, atol=1e-14), spec.ask).excess_risk[0].values
+    )
+    gap, error = np.abs(here["excess_risk"] - precise), np.array(here["error"])
+    assert np.all(gap <= error + 1e-15) and 1e-12 < error.max() < 1e-4
+    assert np.all(np.diff(error) >= 0.0) and here["errorOf"] == ""
+    assert len(there["error"]) == len(error) and max(there["error"]) < error.max()  # its tolerance is smaller
+
+
+def test_a_bound_that_leaves_averages_out_says_so(window):
+    """Averages of a hyperbolic tangent are sums over points, whose error the server knows."""
+    spec = json.loads(json.dumps(SMALL))
+    spec["problem"]["target"] = {"kind": "SingleIndex", "link": "tanh"}
+    spec["problem"]["student"]["activation"] = "tanh"
+    spec["problem"]["start"] = {"kind": "WarmStart", "m": 0.3}
+    visit = window()
+    theory, _ = visit.page.evaluate(BOTH, [spec, changed(spec, 0.05, 0.05)])["browser"]
+    assert theory["errorOf"] == "the integration alone" and max(theory["error"]) > 0.0
 
 
 def test_what_no_browser_follows_is_left_to_the_server(window):

@@ -13,6 +13,8 @@ function twolayerEngine() {
   // at the messages.
   const AHEAD = 32;
   const SLICE = 10;
+  // How much less accurate solutions are by which the error is found, and by how much their starts are moved.
+  const [LOOSER, NUDGE] = [100, 1e-15];
 
   /** Unpack a module from base64 of gzip. */
   async function unpacked(text) {
@@ -119,9 +121,21 @@ function twolayerEngine() {
       return this.floats(this.to, this.width).slice();
     }
 
+    /** Move the start by the size of rounding, in the direction of a sign; Q stays symmetric. */
+    nudge(sign) {
+      const [p] = this.manifest.measured.Q;
+      const end = p * p + p * this.manifest.measured.M[1];
+      for (let n = 0; n < end; n++) {
+        const [i, j] = [Math.floor(n / p), n % p];
+        const size = n < p * p ? Math.cos(1 + i + j + 5 * i * j) : Math.cos(2 + 3 * n);
+        this.start[n] += sign * NUDGE * (1 + Math.abs(this.start[n])) * size;
+      }
+    }
+
     /** The solution at increasing times, one row of measured numbers each; rows after a divergence are NaN. */
-    solve(times) {
-      const { A, error, order, rtol, atol, max_steps: most, safety, shrink, grow, first } = this.manifest.theory;
+    solve(times, looser = 1) {
+      const { A, error, order, max_steps: most, safety, shrink, grow, first } = this.manifest.theory;
+      const [rtol, atol] = [this.manifest.theory.rtol, this.manifest.theory.atol].map((tolerance) => looser * tolerance);
       const rows = new Float64Array(times.length * this.width).fill(NaN);
       const norm = (x, ...states) => {
         let sum = 0;
@@ -170,6 +184,30 @@ function twolayerEngine() {
       }
       return rows;
     }
+  }
+
+  /**
+   * A bound on the error of the integrator in each number of a solution, which never shrinks with time: twice the
+   * distance from two others, whose starts are moved by rounding. The steps of one are as long as a larger tolerance
+   * allows; those of the other are at most half as long as from one time to the next, where these are the limit.
+   */
+  function errorsOf(module, manifest, ask, rows) {
+    const { times } = ask;
+    const halved = [times[0], ...times.slice(1).flatMap((time, n) => [(times[n] + time) / 2, time])];
+    const errors = new Float64Array(rows.length);
+    for (const [sign, landings, looser] of [[1, times, LOOSER], [-1, halved, 1]]) {
+      const theory = new Theory(module, manifest, ask);
+      theory.nudge(sign);
+      const { width } = theory;
+      const other = theory.solve(landings, looser);
+      const stride = (landings.length - 1) / Math.max(1, times.length - 1);
+      rows.forEach((value, n) => {
+        const there = other[Math.floor(n / width) * stride * width + (n % width)];
+        const gap = Number.isNaN(value) ? 0 : Number.isNaN(there) ? Infinity : 2 * Math.abs(value - there);
+        errors[n] = Math.max(errors[n], gap, n < width ? 0 : errors[n - width]);
+      });
+    }
+    return errors;
   }
 
   /** Answer the messages of a page; `post` sends one back. The latest run replaces those before it, which are told. */
@@ -235,7 +273,9 @@ function twolayerEngine() {
           if (id === undefined || id === latest) latest = -1;
         } else if (kind === "solve") {
           const theory = new Theory(...(await loaded), message);
-          post({ kind: "theory", id, replica: 0, width: theory.width, rows: theory.solve(message.times) });
+          const rows = theory.solve(message.times);
+          const errors = errorsOf(...(await loaded), message, rows);
+          post({ kind: "theory", id, replica: 0, width: theory.width, rows, errors });
         } else if (kind === "run") {
           latest = id;
           await run(message);
@@ -246,7 +286,7 @@ function twolayerEngine() {
     };
   }
 
-  return { Process, Theory, serve, unpacked };
+  return { Process, Theory, errorsOf, serve, unpacked };
 }
 
 if (typeof module !== "undefined") module.exports = { twolayerEngine };

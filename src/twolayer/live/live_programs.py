@@ -245,7 +245,9 @@ def _theory(problem: Problem, training: SGD, setting: Setting) -> tuple[Program 
     except Unsupported as missing:
         return None, {"reason": f"The averages of `{engine.name}` cannot be written out for a browser: {missing}."}
     accuracy = description.accuracy(engine)
-    return program, _method(accuracy, engine.rtol > 1e-6) | {"engine": engine.name}
+    has_exact_averages = len(engine.variants()) == 1
+    method = _method(accuracy, engine.rtol > 1e-6)
+    return program, method | {"engine": engine.name, "has_exact_averages": has_exact_averages}
 
 
 def _method(accuracy: Any, is_coarse: bool) -> dict[str, Any]:

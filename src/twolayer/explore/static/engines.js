@@ -125,7 +125,12 @@ export class Browser {
     const { times } = program;
     const data = await this.ask({ kind: "solve", settings, times }, (message) => message, signal);
     if (data === null || data.rows.some((value) => !Number.isFinite(value))) return null;
-    return { curves: [this.curve(program, "SaadSolla", "theory", settings, times, [this.rows(data)])] };
+    const curve = this.curve(program, "SaadSolla", "theory", settings, times, [this.rows(data)]);
+    const place = this.places(program.manifest).excess_risk[0];
+    const error = this.rows({ ...data, rows: data.errors }).map((row) => (Number.isFinite(row[place]) ? row[place] : null));
+    // Where averages are approximate, only the server knows by how much.
+    const errorOf = program.manifest.theory.has_exact_averages ? "" : "the integration alone";
+    return { curves: [{ ...curve, error, errorOf }] };
   }
 
   async runs(spec, { description }, { on = () => {}, signal } = {}) {
@@ -155,15 +160,21 @@ export class Browser {
     return stated ?? manifest.cells[0].numbers[manifest.names.learning_rate];
   }
 
-  /** Rows of measured numbers of all replicas as the server says a curve. */
-  curve(program, name, kind, settings, times, replicas) {
-    const { manifest, P, engine } = program;
+  /** Where in a row each measured quantity stands, and its shape. */
+  places(manifest) {
     const places = {};
     let place = 0;
     for (const [quantity, shape] of Object.entries(manifest.measured)) {
       places[quantity] = [place, shape];
       place += shape.reduce((a, b) => a * b, 1);
     }
+    return places;
+  }
+
+  /** Rows of measured numbers of all replicas as the server says a curve. */
+  curve(program, name, kind, settings, times, replicas) {
+    const { manifest, P, engine } = program;
+    const places = this.places(manifest);
     const part = (row, [at, [rows, columns]]) => {
       if (rows === undefined) return row[at];
       if (columns === undefined) return [...row.subarray(at, at + rows)];

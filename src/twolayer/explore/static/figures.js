@@ -64,7 +64,7 @@ export class Figures {
       const y = curve.excess_risk;
       const errors = curve.error?.some((value) => value > 0) ? curve.error : null;
       const [low, high] = [-1, 1].map((sign) => y.map((value, i) => (value === null ? null : value + sign * (errors?.[i] ?? 0))));
-      if (errors) lines.push({ name: `${curve.name} error`, isTheory: true, errors, title: `numerical error of ${this.titles[curve.name] ?? curve.name}`, x, y, low, high, fill: faded(hue, 0.3), colour: "transparent", width: 0, dash: [] });
+      if (errors) lines.push({ name: `${curve.name} error`, isTheory: true, errors, title: `numerical error of ${this.titles[curve.name] ?? curve.name}${curve.errorOf ? `, ${curve.errorOf}` : ""}`, x, y, low, high, fill: faded(hue, 0.3), colour: "transparent", width: 0, dash: [] });
       lines.push({ name: curve.name, isTheory: true, title: this.title(curve), x, y, low: curve.low, high: curve.high, fill: faded(hue, 0.14), colour: hue, width: 2.6, dash: at === 0 ? [] : dash(at) });
     });
     this.pins.forEach(({ name, curves }, at) => {
