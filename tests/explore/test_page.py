@@ -297,6 +297,17 @@ def test_two_windows_do_not_disturb_each_other(window):
     assert one.curves["SaadSolla"]["last"] != two.curves["SaadSolla"]["last"]
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_what_the_contract_names_is_visible_without_opening_anything(window, width):
+    visit = window(viewport={"width": width, "height": 844})
+    visit.answered_by_nobody()
+    names = ["share-link", *(f"download-{name}" for name in ("toml", "script", "figure"))]
+    names += ["risk-plot", "overlap-plot", "verdict", "explain", "learn-card"]
+    for name in names:
+        expect(visit.part(name)).to_be_visible()
+        assert visit.page.evaluate("item => item.closest('details')", visit.part(name).element_handle()) is None
+
+
 def test_downloads_open(window, tmp_path):
     visit = window().settle()
     files = {}
@@ -307,8 +318,6 @@ def test_downloads_open(window, tmp_path):
         *(("figure", form) for form in ("png", "svg", "pdf")),
     ]
     for name, form_of_figure in choices:
-        if not visit.page.locator("#download-menu[open]").count():
-            visit.page.locator("#download-menu > summary").click()
         if form_of_figure:
             visit.page.get_by_label(form_of_figure.upper(), exact=True).check()
         with visit.page.expect_download(timeout=LONG) as waiting:
@@ -358,11 +367,16 @@ def test_everything_works_by_keyboard_alone(window):
     press("ArrowUp")
     assert visit.stated("training.learning_rate") == 0.2
     visit.settle()
-    visit.page.locator("#download-menu > summary").focus()
+    visit.page.locator("#to-downloads").focus()
     press("Enter")
-    expect(visit.part("download-toml")).to_be_visible()
-    press("Escape")
-    expect(visit.part("download-toml")).to_be_hidden()
+    reached = [visit.page.evaluate("document.activeElement.value")]
+    for _ in range(5):
+        press("Tab")
+        reached.append(visit.page.evaluate("document.activeElement.dataset.testid || document.activeElement.value"))
+    assert reached == ["risk", "png", "download-figure", "download-script", "download-toml", "download-netcdf"]
+    with visit.page.expect_download(timeout=LONG) as waiting:
+        visit.part("download-toml").press("Enter")
+    assert waiting.value.suggested_filename.endswith(".toml")
     visit.part("time").focus()
     press("Home")
     expect(visit.page.locator("#time-value")).to_have_text("t = 0")

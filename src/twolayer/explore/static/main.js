@@ -363,8 +363,7 @@ class Page {
     for (const button of document.querySelectorAll("[data-format]")) button.addEventListener("click", () => this.take(button));
     addEventListener("hashchange", () => { this.open(this.stateAtFirst()); this.begin(); });
     addEventListener("theme", () => { this.showTheme(); this.figures.again(); });
-    addEventListener("keydown", (event) => { if (event.key === "Escape" && $("download-menu").open) { $("download-menu").open = false; $("download-menu").querySelector("summary").focus(); } });
-    addEventListener("click", (event) => { if (!$("download-menu").contains(event.target)) $("download-menu").open = false; });
+    $("to-downloads").addEventListener("click", () => { $("downloads").scrollIntoView({ block: "nearest" }); $("downloads").querySelector("input:checked").focus({ preventScroll: true }); });
     $("theme").addEventListener("click", () => dispatchEvent(new CustomEvent("choose-theme", { detail: isDark() ? "light" : "dark" })));
     document.fonts.ready.then(() => this.figures.again());
     this.showTheme();
