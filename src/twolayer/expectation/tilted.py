@@ -37,6 +37,8 @@ from twolayer.expectation.rules import (
 )
 from twolayer.expectation.tails import tail_share
 from twolayer.problem import AbstractTarget, Overlaps, Problem
+from twolayer.problem.kink_planes import kink_planes
+from twolayer.problem.ridge_form import ridges_of
 from twolayer.specification.fields import count, static
 
 MAX_FIELDS = max(ORDERS)
@@ -47,8 +49,10 @@ REACH, TAIL = 7.0, 1e-4
 UNSETTLED = 1e-3
 # Points of less weight than this fraction of the accuracy contribute nothing for a target of moderate growth.
 DROPPED = 1e-9
-# Nodes between the kinks of a target of one field.
-PANEL = 32
+# Nodes between the kinks of a target of one field, and of two; places at which panels end besides, in deviations.
+PANEL, PANEL_OF_TWO, EVEN = 32, 20, (-3.0, 0.0, 3.0)
+# Up to so many units, rules along pairs of fields serve a target that is a sum of functions of one field each.
+FEW_UNITS = 4
 # An error function is constant beyond this argument.
 FLAT = 6.0
 # An empty rule, since bells need no integral along a line.
@@ -73,7 +77,8 @@ class Tilted(AbstractRule):
             return Suits(False, f"the slope of {problem.student.activation} is not a sum of Gaussian bells")
         if moment == "covariance":
             return Suits(False, "no closed form for four displacements")
-        return Suits(True) if suits_kinked_target(problem) else suits_smooth_target(problem)
+        is_between_kinks = suits_kinked_target(problem) or _suits_planes(problem)
+        return Suits(True) if is_between_kinks else suits_smooth_target(problem)
 
     @classmethod
     def room(cls, problem: Problem, moment: str, rtol: float, p: int) -> float:
@@ -87,9 +92,9 @@ class Tilted(AbstractRule):
         student = thresholds(activation)
         assert student is not None
         terms = terms_for(rtol)
-        is_between_kinks = suits_kinked_target(problem)
+        is_between_kinks = suits_kinked_target(problem) or _suits_planes(problem)
         if is_between_kinks:
-            order, zero = PANEL, np.asarray(0.0)
+            order, zero = PANEL if problem.k == 1 else PANEL_OF_TWO, np.asarray(0.0)
             rules = [SymmetricRule(legendre_rule(n), zero) for n in (order, *coarser_orders(order))]
         else:
             order, _ = order_for(problem.target, rtol, float(np.sqrt(student.noise.min())))
@@ -174,13 +179,38 @@ class Tilted(AbstractRule):
         )
 
     def _between_kinks(
-        self, problem: Problem, L: Float[Array, "1 1"], slopes: Float[Array, "rows 1"]
-    ) -> tuple[Float[Array, "points 1"], Float[Array, " points"]]:
+        self, problem: Problem, L: Float[Array, "k k"], slopes: Float[Array, "rows k"]
+    ) -> tuple[Float[Array, "points k"], Float[Array, " points"]]:
         """Return the rule for one target field, which breaks at its kinks and at the ends of steep error functions."""
+        if problem.k == 2:
+            return self._between_planes(problem, L)
         steep = FLAT / jnp.maximum(jnp.stack([jnp.max(abs(slopes)), jnp.min(abs(slopes))]), FLAT / RANGE)
         breaks = [jnp.asarray(kinks_along(problem)) / L[0, 0], steep, -steep, jnp.zeros(1)]
         points, weights = line_rule(jnp.concatenate(breaks), self.rule.half)
         return points[:, None], weights
+
+    def _between_planes(
+        self, problem: Problem, L: Float[Array, "2 2"]
+    ) -> tuple[Float[Array, "points 2"], Float[Array, " points"]]:
+        """Return the rule for two target fields, along the normal of the first planes of kinks and across it."""
+        planes = kink_planes(problem.target)
+        assert planes
+        rows = jnp.asarray([each.direction for each in planes]) @ L
+        length = jnp.linalg.norm(rows[0])
+        along = rows[0] / length
+        across = jnp.stack([-along[1], along[0]])
+        x, w = line_rule(jnp.concatenate([jnp.asarray(planes[0].places) / length, jnp.asarray(EVEN)]), self.rule.half)
+
+        def beside(x: Array) -> tuple[Array, Array]:
+            if len(planes) == 1:
+                return line_rule(jnp.asarray(EVEN), self.rule.half)
+            shift, scale = (rows[1] @ along) * x, rows[1] @ across
+            places = (jnp.asarray(planes[1].places) - shift) / jnp.where(jnp.abs(scale) > 1e-12, scale, 1e-12)
+            return line_rule(jnp.concatenate([jnp.clip(places, -1e6, 1e6), jnp.asarray(EVEN)]), self.rule.half)
+
+        y, v = jax.vmap(beside)(x)
+        points = x[:, None, None] * along[None, None, :] + y[:, :, None] * across[None, None, :]
+        return points.reshape(-1, 2), (w[:, None] * v).ravel()
 
     @property
     def name(self) -> str:
@@ -194,6 +224,17 @@ class Tilted(AbstractRule):
 def kinks_along(problem: Problem) -> tuple[float, ...]:
     """Return the known kinks of a target of one field that is not smooth."""
     return (problem.target.kinks or ((),))[0]
+
+
+def _suits_planes(problem: Problem) -> bool:
+    """Whether the target has two fields and kinks on planes of at most two directions, so that panels end at them."""
+    target = problem.target
+    if target.k != 2 or target.is_smooth or tail_share(target, REACH) > TAIL:
+        return False
+    if problem.p <= FEW_UNITS and ridges_of(target) is not None:
+        return False
+    planes = kink_planes(target)
+    return planes is not None and 1 <= len(planes) <= 2
 
 
 def suits_kinked_target(problem: Problem) -> bool:
