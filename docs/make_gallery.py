@@ -27,15 +27,16 @@ HERE = Path(__file__).parent / "gallery"
 
 
 def opened(page) -> list[str]:
-    """How to open the problem of a page in the explorer; nothing for data sets, which it does not take."""
+    """How to open the problem of a page in the explorer, or why it does not take it."""
     path = page.folder / "spec.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    if "problem" not in tables or "data" in tables:
-        return []
+    file = f"../../src/twolayer/gallery/{page.source}/{page.folder.name}/{path.name}"
+    if "data" in tables:
+        why = "The [explorer](../explorer.md) follows training on Gaussian inputs, and this page is about a data set"
+        return [f"{why}: `twolayer ntk` takes its specification, {{download}}`{path.name} <{file}>`.", ""]
     command = f"twolayer explore {page.name}"
     label = "Open in the explorer: copy the command"
     button = f'<button type="button" class="copy-command" data-command="{command}">{label}</button>'
-    file = f"../../src/twolayer/gallery/{page.source}/{page.folder.name}/{path.name}"
     words = f"It copies `{command}`, which opens this problem in the [explorer](../explorer.md)"
     return [button, "", f"{words}; its specification is {{download}}`{path.name} <{file}>`.", ""]
 

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from twolayer.experiment import from_tables
 from twolayer.explore.messages import MAX_BYTES, MAX_DEPTH
 
 BUILT = Path(tl.__file__).parent
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,22 @@ def test_the_page_and_its_form_are_there(page):
     identifiers = [control["testid"] for group in form["groups"] for control in group["controls"]]
     assert {"formula", "activation", "width", "dimension", "learning-rate", "noise"} <= set(identifiers)
     assert len(identifiers) == len(set(identifiers))
+
+
+def test_every_gallery_page_opens_in_the_explorer_or_says_why_not():
+    """The pages of the site as they are stored, against what the explorer proposes and reads."""
+    from twolayer.explore.answers import read
+    from twolayer.explore.form import presets
+    from twolayer.gallery import pages
+
+    opened = {preset["id"]: preset["spec"] for preset in presets() if preset["group"] == "gallery"}
+    stored = {page.name: (GALLERY / f"{page.name}.md").read_text() for page in pages()}
+    commands = {name: re.findall(r'class="copy-command" data-command="(.*?)"', text) for name, text in stored.items()}
+    assert {name: [f"twolayer explore {name}"] * (name in opened) for name in stored} == commands
+    for name in stored.keys() - opened.keys():
+        assert "The [explorer](../explorer.md) follows training on Gaussian inputs" in stored[name]
+    for name, tables in opened.items():
+        assert read(tables).title, name
 
 
 def test_theory_is_that_of_evolve(page, spec):

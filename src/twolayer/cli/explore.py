@@ -69,6 +69,7 @@ def _ended() -> Failure:
 def _begun(spec: str) -> tuple[str, dict[str, object]]:
     """The state of a link, empty for others, and the tables to begin with; they are checked before a browser opens."""
     from twolayer.experiment import from_tables, read_run_tables
+    from twolayer.explore.form import with_few_runs
     from twolayer.explore.links import is_link, state_of
     from twolayer.gallery import pages
 
@@ -76,7 +77,8 @@ def _begun(spec: str) -> tuple[str, dict[str, object]]:
     if is_link(spec) and not path.exists():
         state, tables = state_of(spec)
     else:
-        named = {page.name: page.folder / "spec.toml" for page in pages()}
-        state, tables = "", read_run_tables(named.get(spec, path) if not path.exists() else path)
+        named = {} if path.exists() else {page.name: page.folder / "spec.toml" for page in pages()}
+        state, tables = "", read_run_tables(named.get(spec, path))
+        tables = with_few_runs(tables) if spec in named else tables
     from_tables(tables)
     return state, tables

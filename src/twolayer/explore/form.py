@@ -283,10 +283,16 @@ def _of_gallery() -> list[Tables]:
         tables = tomllib.loads((page.folder / "spec.toml").read_text(encoding="utf-8"))
         if not {"problem", "training"} <= tables.keys() or "data" in tables:
             continue
-        spec = {name: tables[name] for name in ("title", "problem", "training", "run") if name in tables}
+        spec = with_few_runs({name: tables[name] for name in ("title", "problem", "training", "run") if name in tables})
         note = f"The problem of the gallery page {page.name}."
         known.append({"id": page.name, "title": page.title, "group": "gallery", "note": note, "spec": spec})
     return known
+
+
+def with_few_runs(tables: Tables) -> Tables:
+    """The tables of a gallery page with as many runs as the page's control has at most."""
+    asked = tables.get("run", {})
+    return tables | ({"run": asked | {"replicas": MAX_RUNS}} if asked.get("replicas", 0) > MAX_RUNS else {})
 
 
 def _of_library() -> list[Tables]:
