@@ -1,5 +1,6 @@
 """Methods beyond plain SGD: their steps, their properties, and every description that covers them."""
 
+import re
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -169,9 +170,19 @@ def test_methods_on_coordinates_are_simulated_and_refused_elsewhere(method):
     assert from_json(to_json(training), tl.SGD) == training
 
 
-def test_a_method_that_is_not_linear_has_no_ode():
-    with pytest.raises(tl.NotApplicable, match="not linear in the gradient"):
-        tl.evolve(problem_of(20), tl.SGD(0.2, method=Clipped()), tl.SaadSolla(), until=1.0)
+@pytest.mark.parametrize(
+    "method, batch, words",
+    [
+        (Clipped(), 1, "not linear in the gradient: with 1 sample a step it acts on single gradients.*`OverlapSGD`"),
+        (Clipped(), 40, "not linear in the gradient: `BatchMap` describes it on large batches"),
+        (tl.Adam(), 4, "rotations of the inputs: with 4 samples a step its denominators are random"),
+        (tl.RMSProp(), 1, "with 1 sample a step its denominators are random, since they hold the squared gradients"),
+        (tl.RMSProp(), 40, "after a step on a large batch the coordinates of the weights are not normal any more"),
+    ],
+)
+def test_a_method_without_an_ode_is_refused_with_the_reason(method, batch, words):
+    applies = tl.SaadSolla().applies(problem_of(20), tl.SGD(0.2, batch, method=method))
+    assert not applies.ok and re.search(words, applies.statement)
 
 
 def test_momentum_and_method_are_one_choice():

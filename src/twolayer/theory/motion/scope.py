@@ -5,7 +5,7 @@ from twolayer.expectation.again import cloud_refusal
 from twolayer.problem import AbstractLoss, Correlation, Flips, Gaussian, Mixture, Problem, Square
 from twolayer.specification.fields import is_traced, replaced
 from twolayer.training import SGD
-from twolayer.training.methods import commutes_with_rotations, is_linear
+from twolayer.training.methods import Adam, RMSProp, commutes_with_rotations, is_linear
 
 # Losses whose averages come apart into those of few fields, and all losses; only the latter allow flips of labels.
 QUADRATIC: tuple[type[AbstractLoss], ...] = (Square, Correlation)
@@ -59,6 +59,37 @@ def sign_refusal(problem: Problem, training: SGD, engine: Auto) -> str:
     return reason or cloud_refusal(problem, "averages of signs")
 
 
+def method_refusal(problem: Problem, training: SGD, methods: str) -> str:
+    """Why the method of the training has no closed equations, or others than these; empty if it has these."""
+    method, n_b = training.method, training.samples_per_step(problem)
+    is_small = n_b < problem.d
+    if not commutes_with_rotations(method):
+        begins = f"the method {method} does not commute with rotations of the inputs"
+        if training.moves_by_signs:
+            return f"{begins}, which `SaadSolla` covers on single samples without `beta`, and `DirectSGD` always."
+        if is_small and isinstance(method, (Adam, RMSProp)):
+            why = (
+                f"with {n_b} sample{'s' if n_b > 1 else ''} a step its denominators are random, since they hold the "
+                "squared gradients of the last few steps, and averages over these do not close in the overlaps"
+            )
+        elif is_small:
+            why = "it uses single coordinates of the gradients, whose law the overlaps do not determine"
+        else:
+            why = (
+                "after a step on a large batch the coordinates of the weights are not normal any more, and the next "
+                "step depends on their law"
+            )
+        return f"{begins}: {why}. `DirectSGD` covers it."
+    if methods == "linear" and not is_linear(method):
+        return f"it describes linear methods, but {method} is not linear in the gradient: " + (
+            f"with {n_b} sample{'s' if n_b > 1 else ''} a step it acts on single gradients, whose lengths are "
+            "random, and not on their mean; `OverlapSGD` follows it exactly in law."
+            if is_small
+            else "`BatchMap` describes it on large batches, and `OverlapSGD` follows it exactly in law."
+        )
+    return ""
+
+
 def refusal(
     problem: Problem,
     training: SGD,
@@ -87,11 +118,6 @@ def refusal(
         return f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
     if training.has_momentum and methods == "none":
         return f"it describes SGD without momentum, but the method is {training.method}."
-    if training.has_momentum and not commutes_with_rotations(training.method):
-        covers = "and no theory of it is known here; `DirectSGD` covers it"
-        if training.moves_by_signs:
-            covers = "which `SaadSolla` covers on single samples without `beta`, and `DirectSGD` always"
-        return f"the method {training.method} does not commute with rotations of the inputs, {covers}."
-    if training.has_momentum and methods == "linear" and not is_linear(training.method):
-        return f"it describes linear methods, but {training.method} is not linear in the gradient; see `BatchMap`."
+    if training.has_momentum and (other := method_refusal(problem, training, methods)):
+        return other
     return engine.refusal(problem, moments)
