@@ -1,6 +1,7 @@
 """The browser as the second engine of the page: the same numbers as the server, without its questions."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,9 @@ import pytest
 import twolayer as tl
 from tests.explore.served import SMALL
 from tests.explore.windows import LONG, MARKS, expect
+from twolayer import explore
 from twolayer.experiment import from_tables
+from twolayer.explore.browser import RUNS
 
 pytestmark = MARKS
 
@@ -85,6 +88,13 @@ def test_a_bound_that_leaves_averages_out_says_so(window):
     visit = window()
     theory, _ = visit.page.evaluate(BOTH, [spec, changed(spec, 0.05, 0.05)])["browser"]
     assert theory["errorOf"] == "the integration alone" and max(theory["error"]) > 0.0
+
+
+def test_the_page_on_the_explorer_states_the_limits_of_the_browser():
+    page = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text()
+    static = (Path(explore.__file__).parent / "static" / "engines.js").read_text()
+    assert "MOST_STEPS = 1e8;" in static and "10⁸ steps at most" in page
+    assert f"up to eight neurons and {RUNS} runs" in page
 
 
 def test_what_no_browser_follows_is_left_to_the_server(window):
