@@ -43,6 +43,7 @@ TWICE = {
         "forgetting": "test_the_page_on_forgetting_fails_with_a_noise_twice_as_large",
         "gaussian-equivalence": "test_the_page_on_data_fails_with_a_noise_twice_as_large",
         "million-dimensions": "test_the_page_on_a_million_dimensions_fails_with_one_term_twice_as_large",
+        "optimal-replay": "test_the_page_on_replay_fails_with_a_noise_twice_as_large",
         "optimised-schedule": "test_the_page_on_schedules_fails_with_a_noise_twice_as_large",
         "plateau-lengths": "test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth",
         "risk-exponents": "test_the_page_on_exponents_fails_with_a_noise_twice_as_large",

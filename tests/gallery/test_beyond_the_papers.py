@@ -46,6 +46,12 @@ def test_the_page_on_forgetting_fails_with_a_noise_twice_as_large(tmp_path, monk
 
 
 @pytest.mark.long
+def test_the_page_on_replay_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
+    double_the_rate(monkeypatch, tl.SaadSolla)
+    assert not make(find_page("optimal-replay"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
 def test_the_page_on_data_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
     double_the_rate(monkeypatch, tl.SaadSolla)
     assert not make(find_page("gaussian-equivalence"), tmp_path / "page", PageOptions()).holds

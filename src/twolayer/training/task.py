@@ -72,7 +72,7 @@ def distinct(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
     tasks: dict[str, Problem] = {}
     for problem in problems:
         for part in problem.components:
-            tasks.setdefault(_key(part), part)
+            tasks.setdefault(task_key(part), part)
     return tuple(tasks.values())
 
 
@@ -80,11 +80,11 @@ def share_of(problem: Problem, task: Problem) -> float:
     """The part of the samples of a problem that belong to a task."""
     shares = [1.0] if len(problem.components) == 1 else np.asarray(problem.target.shares)  # pyright: ignore[reportAttributeAccessIssue]
     parts = zip(problem.components, shares, strict=True)
-    return float(sum(share for part, share in parts if _key(part) == _key(task)))
+    return float(sum(share for part, share in parts if task_key(part) == task_key(task)))
 
 
-def _key(problem: Problem) -> str:
-    """What tells two tasks apart: function, loss and spectrum, whether or not the target states P."""
+def task_key(problem: Problem) -> str:
+    """The text that tells two tasks apart: function, loss and spectrum, whether or not the target states P."""
     target = problem.target
     spectrum = [list(part) for part in problem.inputs.blocks] if isinstance(problem.inputs, Gaussian) else None
     bare = replaced(target, P=None) if getattr(target, "P", None) is not None else target

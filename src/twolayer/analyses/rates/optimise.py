@@ -9,17 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from twolayer.analyses.tasks.planning import best_plan
 from twolayer.ask import Ask, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, NotApplicable, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
 from twolayer.data.provenance import Question, provenance
-from twolayer.data.schema import Schema, Variable, add_kind, check_kind, label
+from twolayer.data.schema import Schema, Variable, add_kind, check_kind, kind_of, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.codec import from_json, to_json
-from twolayer.specification.fields import as_data, count, instance, number
+from twolayer.specification.fields import as_data, choice, count, instance, number
 from twolayer.theory import SaadSolla
 from twolayer.theory.motion.flow import LOOSER
 from twolayer.theory.motion.optimal import risk_after, samples_to
@@ -29,6 +30,8 @@ from twolayer.verbs.progress import Progress, nobody, shows_progress
 if TYPE_CHECKING:
     import xarray as xr
 
+# What can be planned of several tasks.
+OVER = ("mixing", "order")
 # Rates are sought within this factor of the one that is given.
 RANGE = 100.0
 # Spans after which a threshold that was not reached counts as never reached, in those of the constant rate.
@@ -81,20 +84,23 @@ def best_training(result: "xr.Dataset") -> SGD | Schedule:
 
     Returns
     -------
-    An `SGD` for one learning rate, a `Schedule` for several.
+    An `SGD` for one learning rate, a `Schedule` for several, or with the best mixing or order of its tasks.
     """
-    return from_json(check_kind(result, "optimum", "optimise").attrs["training"], (SGD, Schedule))
+    kind = "task_plan" if kind_of(getattr(result, "attrs", {})) == "task_plan" else "optimum"
+    return from_json(check_kind(result, kind, "optimise").attrs["training"], (SGD, Schedule))
 
 
 @takes_these
 @shows_progress
 def optimise(
     problem: Problem,
-    training: SGD,
+    training: SGD | Schedule,
     *,
     risk_threshold: float | int | None = None,
     samples: float | int | None = None,
     pieces: int = 1,
+    tasks: str | None = None,
+    until: float | int | None = None,
     starts: int = 1,
     seed: int = 0,
     progress: Progress | bool | None = None,
@@ -107,7 +113,8 @@ def optimise(
     Parameters
     ----------
     problem, training
-        What is learned, and how; ``training.learning_rate`` is where the search begins.
+        What is learned, and how; ``training.learning_rate`` is where the search begins. A `Schedule` of several tasks
+        is planned instead: see ``tasks``.
     risk_threshold
         Minimise the number of samples until the excess risk is at most this.
     samples
@@ -115,6 +122,12 @@ def optimise(
     pieces
         The number of learning rates, each for an equal share of the samples (of those that the best constant rate
         needs, when a threshold is asked).
+    tasks
+        For a `Schedule` of several tasks, minimise the mean of their excess risks at its end: over the shares of the
+        targets in its last phase, whose target is a `Mixture` (``"mixing"``: how much replay forgets least), or over
+        the order of its phases (``"order"``).
+    until
+        The time at which the schedule of several tasks ends.
     starts
         Starts drawn from the problem over which the objective is averaged (the risk: its logarithm).
     seed
@@ -128,14 +141,28 @@ def optimise(
     A labelled dataset of kind "optimum": along ``piece`` the best ``rate`` and its ``span`` of samples over d; the
     ``value`` that they reach, and the same of the best constant rate, with bounds on their numerical errors. The value
     is what the attribute ``objective`` says. `twolayer.best_training` builds the `SGD` or `Schedule` with these rates.
+
+    For tasks, a dataset of kind "task_plan" along ``candidate``, the shares or orders that were tried: what they reach
+    (``value``, and ``task_risk`` of every task), and the places of the ``best`` and of the one that was ``given``.
     """
     instance("problem", Problem, "a Problem")(problem)
-    instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
+    instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
+    starts = count("starts", high=10**4)(starts)
+    seed = count("seed", low=0, high=2**31 - 1)(seed)
+    tell = progress if callable(progress) else nobody
+    if isinstance(training, Schedule) or tasks is not None or until is not None:
+        if (risk_threshold, samples, pieces) != (None, None, 1) or not isinstance(training, Schedule):
+            raise InvalidInput(
+                "Arguments `tasks` and `until` are for a Schedule of several tasks, and `risk_threshold`, `samples` "
+                "and `pieces` for a single SGD."
+            )
+        over = choice("tasks", OVER)(tasks)
+        if until is None:
+            raise InvalidInput("Argument `until` must say at which time the schedule ends.")
+        return best_plan(problem, training, over, float(number("until", above=0.0)(until)), starts, seed, tell)
     risk_threshold = number("risk_threshold", above=0.0, optional=True)(risk_threshold)
     samples = number("samples", above=0.0, optional=True)(samples)
     pieces = count("pieces", high=64)(pieces)
-    starts = count("starts", high=10**4)(starts)
-    seed = count("seed", low=0, high=2**31 - 1)(seed)
     if (risk_threshold is None) == (samples is None):
         raise InvalidInput("Exactly one of `risk_threshold` and `samples` must be given.")
     SaadSolla().require(problem, training)
@@ -150,7 +177,7 @@ def optimise(
         raise NotApplicable(f"`optimise` needs samples that are used once, but `training.reuse` is {training.reuse}.")
     fields = {"risk_threshold": risk_threshold, "samples": samples, "pieces": pieces, "starts": starts, "seed": seed}
     with double():
-        values, evaluations = _search(problem, training, **fields, tell=progress if callable(progress) else nobody)
+        values, evaluations = _search(problem, training, **fields, tell=tell)
     question = Question("optimum", {"problem": problem, "training": training, **fields})
     over_d = f"samples over d until the excess risk is {risk_threshold:.6g}, mean over starts" if risk_threshold else ""
     attributes = {
