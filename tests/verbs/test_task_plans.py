@@ -59,6 +59,7 @@ def test_the_order_of_linear_tasks_is_that_of_the_closed_form():
     best = min(expected, key=lambda order: np.mean(expected[order]))
     assert tuple(result.order.values[int(result.best)] - 1) == best
     trained = tl.best_training(result)
+    assert isinstance(trained, tl.Schedule)
     assert np.diff([0.0, *trained.switches]) == pytest.approx([durations[place] for place in best[:-1]])
 
 

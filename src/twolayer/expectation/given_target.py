@@ -29,7 +29,7 @@ from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.engine import AbstractEngine, Suits
 from twolayer.expectation.gaussian_moments import MOMENTS, student_weights
 from twolayer.expectation.mesh import even_rule
-from twolayer.expectation.ridge_averages import COARSER, MOST_SMOOTH, RTOL, TERMS, Averages, Given, Ridges, without
+from twolayer.expectation.ridge_averages import COARSER, MOST_SMOOTH, RTOL, TERMS, FieldAverages, Given, Ridges, without
 from twolayer.expectation.rules import QuadratureRule, target_values
 from twolayer.expectation.slices import ratio
 from twolayer.expectation.tails import reach
@@ -173,7 +173,7 @@ class _WithTarget:
         self.kind = kinds[0]._replace(units=tuple(range(problem.p)))
         edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
         rest = overlaps.perpendicular
-        self.averages = Averages(engine.student, self.rules.along, (self.kind,), rest, edge, TERMS)
+        self.averages = FieldAverages(engine.student, self.rules.along, (self.kind,), rest, edge, TERMS)
         points, weights = (jnp.asarray(part) for part in engine.grids[0])
         self.weights, self.lam_star = weights, points @ jnp.linalg.cholesky(overlaps.P).T
         self.target = problem.target(self.lam_star)

@@ -167,7 +167,7 @@ def _padded(rule: QuadratureRule, size: int) -> QuadratureRule:
     return QuadratureRule(np.append(rule.points, np.ones(more)), np.append(rule.weights, np.zeros(more)))
 
 
-class Averages:
+class FieldAverages:
     """Rules along the fields of some units and the averages of all of them there, by one variant of the engine."""
 
     def __init__(
@@ -252,11 +252,11 @@ class _Moments:
         # All moments at once and without noise, so that no moment depends on what else is asked for.
         edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
         terms = TERMS if "phi_hd" in wanted else 2
-        self.all = Averages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
+        self.all = FieldAverages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
         # What concerns the target alone does not depend on the student: along a trajectory it is computed once.
         directions, _ = sum_of(problem)
         of_target = [moved(kind, -self.p) for kind in kinds]
-        self.target = Averages(
+        self.target = FieldAverages(
             engine,
             engine.rules.alone,
             tuple(kind for kind in of_target if kind.units),

@@ -147,7 +147,7 @@ def _ending(status: np.ndarray) -> tuple[CellStatus, str]:
 # --------------------------------------------------------------------------------------------- many cells at a time
 
 
-class _Run(NamedTuple):
+class _RunOfCell(NamedTuple):
     """What one description says of a cell."""
 
     description: AbstractDescription
@@ -177,7 +177,7 @@ def _together(queries: Sequence[Query]) -> list[Content]:
         return [_content(query, runs_of_cell[0], shared) for query, runs_of_cell in zip(queries, runs, strict=True)]
 
 
-def _runs(description: AbstractDescription, queries: Sequence[Query], plans: Sequence[Plan]) -> list[_Run]:
+def _runs(description: AbstractDescription, queries: Sequence[Query], plans: Sequence[Plan]) -> list[_RunOfCell]:
     """What one description says of all cells, by one call."""
     applies = [require(description, query.problem, query.training) for query in queries]
     is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
@@ -185,10 +185,10 @@ def _runs(description: AbstractDescription, queries: Sequence[Query], plans: Seq
         plans = [first_replica(plan) for plan in plans]
     cells = [Cell(query.problem, query.training, plan) for query, plan in zip(queries, plans, strict=True)]
     records = [stopped(record, plan) for record, plan in zip(description.run_batch(cells), plans, strict=True)]
-    return [_Run(description, *row) for row in zip(applies, plans, records, strict=True)]
+    return [_RunOfCell(description, *row) for row in zip(applies, plans, records, strict=True)]
 
 
-def _compared(query: Query, runs: Sequence[_Run]) -> Content:
+def _compared(query: Query, runs: Sequence[_RunOfCell]) -> Content:
     """The comparison of a cell, from what its descriptions say of it."""
     spec = RunSpec(query.problem, query.training, query.descriptions, query.run)
     named = dict(zip(names_of(query.descriptions), runs, strict=True))
@@ -203,7 +203,7 @@ class _Unnamed(NamedTuple):
     key: str = ""
 
 
-def _content(query: Query, run: _Run, shared: dict[str, Any]) -> Content:
+def _content(query: Query, run: _RunOfCell, shared: dict[str, Any]) -> Content:
     """A record as `evolve` labels it, without the specification."""
     problem, training = query.problem, query.training
     description, applies, plan, record = run

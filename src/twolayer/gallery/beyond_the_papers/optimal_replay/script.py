@@ -14,6 +14,7 @@ DURATIONS = (0.25, 1.0)
 STILL = 1e-6
 
 
+# Large: a page is read from top to bottom, from its sizes to its claims.
 def make(spec, ask):
     similarities = np.linspace(0.1, 0.9, 9 if ask.full else 5)
     replicas = 1000 if ask.full else spec.ask.replicas
@@ -53,9 +54,7 @@ def make(spec, ask):
         ]
     figure = panels(
         [
-            Panel(
-                "share of old samples", "mean excess risk of both tasks", curves, title=f"after t = {DURATIONS[-1]:g}"
-            ),
+            Panel("share of old samples", f"mean excess risk, $t = {DURATIONS[-1]:g}$", curves, legend="below"),
             Panel("similarity of the tasks", "best share of old samples", best, legend="below"),
         ],
         "Replay while a second task is learned",

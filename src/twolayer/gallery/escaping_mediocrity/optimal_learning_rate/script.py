@@ -20,6 +20,7 @@ FARTHER, FAR_RUNS = (6, 36), {1: 256}
 TRIED = (0.75, 1.0, 1.25)
 
 
+# Large: a page is read from top to bottom, from its sizes to its claims.
 def make(spec, ask):
     noise, d = spec.problem.noise, 10_000 if ask.full else spec.problem.d
     problem = dataclasses.replace(spec.problem, inputs=tl.Gaussian(d))
