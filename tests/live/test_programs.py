@@ -3,14 +3,16 @@
 import base64
 from functools import partial
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.compiler.loops import counter
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.expectation import choose
-from twolayer.live.live_programs import _of_overlaps, _setting, live_program
+from twolayer.live.live_programs import Watch, _of_overlaps, _setting, _step, live_program
 from twolayer.specification.fields import replaced
 
 PROCESS = """
@@ -92,6 +94,65 @@ def agrees_step_by_step(compute, case):
 @pytest.mark.parametrize("case", in_tiers(CASES, QUICK))
 def test_steps_are_those_of_python(case, compute):
     agrees_step_by_step(compute, case)
+
+
+STATES = """
+    const module = new WebAssembly.Module(bytes(given.module));
+    const process_ = new E.Process(module, given.manifest, given);
+    const size = given.manifest.cells[0].states[0].length;
+    const result = given.stops.map((stop) => {
+        process_.advanceTo(stop);
+        return process_.replicas.map((at) => [...process_.floats(at.state, size)]);
+    });
+"""
+
+
+OPERATIONS = {
+    "mul": np.multiply, "add": np.add, "add_any": np.add, "sub": np.subtract, "div": np.divide, "neg": np.negative,
+    "min": np.minimum, "max": np.maximum, "abs": np.abs, "square": np.square, "sqrt": np.sqrt, "exp": np.exp,
+    "rsqrt": lambda x: 1.0 / np.sqrt(x), "lt": np.less, "le": np.less_equal, "integer_pow": lambda x, y: x**y,
+    "select_n": lambda which, no, yes: np.where(which, yes, no),
+}  # fmt: skip
+
+
+def taken(program, inputs):
+    """The outputs of a program for rows of its inputs, one operation after the other in NumPy."""
+    done = []
+
+    def value(node):
+        if node.number is None:
+            return np.asarray(node.value, node.dtype)
+        return inputs[-1 - node.number] if node.number < 0 else done[node.number]
+
+    for op in program.ops:
+        parameters = {name: item for name, item in op.parameters if name == "y"}
+        done.append(OPERATIONS[op.primitive.name](*map(value, op.arguments), **parameters))
+    return [np.broadcast_to(value(node), np.shape(inputs[0])) for node in program.outputs]
+
+
+@pytest.mark.parametrize("case", QUICK)
+def test_a_thousand_steps_are_those_of_python_to_twelve_digits(case, compute):
+    """Against the same operations one by one: native code rounds products and sums at once, and differs by more."""
+    problem, training = CASES[case]
+    program = live_program(problem, training, (problem.d,), replicas=3, with_theory=False)
+    stops = [1, 10, 100, 1000]
+    found = np.array(compute(STATES, given(program, stops=stops, replicas=3)))
+    (cell,) = program.manifest["cells"]
+    with double():
+        step = _step(_setting(problem, training, problem.d), Watch(False, False))
+        # Random numbers depend on the counter alone, so that those of all steps are drawn at once.
+        at = np.tile(np.arange(stops[-1]), 3)
+        words = [np.repeat(word, stops[-1]).astype(np.uint32) for word in np.transpose(cell["words"])]
+        inputs = [*words, *counter(jnp.asarray(at)), *(np.full(len(at), number) for number in cell["numbers"])]
+        drawn = np.reshape(step.draws.run(list(map(jnp.asarray, inputs))), (-1, 3, stops[-1]))
+    states, own = (list(np.transpose(np.asarray(cell[name], dtype=float))) for name in ("states", "own"))
+    numbers = [np.full(3, number) for number in cell["numbers"]]
+    for n in range(stops[-1]):
+        states = taken(step.step, [*states, *own, *numbers, *drawn[:, :, n]])
+        if n + 1 in stops:
+            here, there = found[stops.index(n + 1)], np.transpose(states)
+            np.testing.assert_allclose(here, there, rtol=1e-12, atol=1e-12, err_msg=f"step {n + 1}")
+    assert not np.allclose(found[-1], found[-2], rtol=1e-3)  # the runs move
 
 
 @pytest.mark.parametrize("case", in_tiers(EQUATIONS, QUICK[:1]))
