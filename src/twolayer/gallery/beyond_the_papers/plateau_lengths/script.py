@@ -37,18 +37,21 @@ def make(spec, ask):
             high=1.0,
         ),
     ]
-    shown = [_over_rates(widths, rates, times, growth), _over_dimensions(widths, rates, times)]
+    shown = [_over_rates(widths, rates, times, spec.problem.noise), _over_dimensions(widths, rates, times)]
     return Made({"figure": panels(shown, "The plateau of phase retrieval on the sphere")}, claims)
 
 
-def _over_rates(widths, rates, times, growth):
-    parts = []
+def _over_rates(widths, rates, times, noise):
+    parts, smooth = [], np.geomspace(rates[0], rates[-1], 400)
     for color, p in enumerate(widths):
-        values = times[color, :, -1]
-        spread = np.quantile(values, [0.1, 0.9], axis=1)
-        parts.append(Series(f"ODE, $p = {p}$", rates, np.median(values, axis=1), band=spread, color=color))
-        line = np.log(DIMENSIONS[-1] * 0.01) / np.where(growth[color] > 0.0, growth[color], np.nan)
-        parts.append(Series("", rates, line, kind="reference", color=color))
+        lowest, values, highest = np.quantile(times[color, :, -1], [0.1, 0.5, 0.9], axis=1)
+        # Bars are of two errors: those here reach as far in all as the 10-90% of the starts.
+        bars = 0.25 * (highest - lowest)
+        parts.append(Series(f"ODE, $p = {p}$", rates, values, bars, kind="points", color=color))
+        growth = growth_rate(p, smooth, noise)
+        line = np.log(DIMENSIONS[-1] * 0.01) / np.where(growth > 0.0, growth, np.nan)
+        line[line > 2.0 * np.nanmax(values)] = np.nan
+        parts.append(Series("" if color else r"$\log(T^2 d)/r$", smooth, line, kind="reference"))
     label = rf"length of the plateau, $d = 10^{{{round(np.log10(DIMENSIONS[-1]))}}}$"
     return Panel(r"learning rate  $\gamma$", label, parts, log="xy", legend="below")
 
