@@ -220,8 +220,23 @@ def test_the_stein_matrix_is_the_derivative_of_the_risk(activation, gap):
         pytest.param(12, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(3.0, constraint=tl.Sphere()), marks=pytest.mark.slow),
         pytest.param(20, tl.PowerLaw(1.0, bins=4), tl.SGD(3.0, weight_decay=0.1), marks=pytest.mark.long),
         pytest.param(14, [(2.0, 0.3), (0.0, 0.3), (0.7, 0.4)], tl.SGD(3.0), marks=pytest.mark.long),
+        (20, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(3.0, batch_size=5, layers=tl.Both())),
+        pytest.param(24, [(2.0, 0.25), (0.5, 0.75)], tl.SGD(2.0, momentum=0.6), marks=pytest.mark.slow),
+        pytest.param(
+            30, [(2.0, 0.25), (0.5, 0.75)], tl.SGD(2.0, batch_size=3, momentum=tl.Nesterov(0.6)), marks=pytest.mark.slow
+        ),
+        pytest.param(12, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(1.0, reuse=tl.Repeated(2)), marks=pytest.mark.slow),
+        pytest.param(
+            20,
+            [(3.0, 0.25), (0.6, 0.75)],
+            tl.SGD(2.0, batch_size=3, reuse=tl.LookAhead(1.0), constraint=tl.Sphere(riemannian=True)),
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["both layers", "sphere", "power law", "directions without variance"],
+    ids=[
+        *("both layers", "sphere", "power law", "directions without variance", "batches", "momentum"),
+        *("batches with Nesterov's momentum", "repeated samples", "looking ahead on the sphere"),
+    ],
 )
 def test_overlaps_by_block_have_the_law_of_sgd_on_the_weights(d, spectrum, training, check_same_law):
     """A few steps, where blocks have fewer dimensions than target and student need, and where they have more.

@@ -143,7 +143,7 @@ def _batch_again(setting: Setting, run: RunState, key: Any, count: Any) -> State
 
 def _batch(setting: Setting, run: RunState, key: Any, count: Any, sum_batch: SumBatch | None) -> State:
     """One step on a batch, summed by a kernel or in blocks, so that memory does not grow with the batch."""
-    p, k, r, n = setting.problem.p, setting.problem.k, setting.outside, setting.batch
+    p, k, r, n = setting.problem.p, setting.inside, setting.outside, setting.batch
 
     def of(index: Array) -> tuple[Array, Draw, Array]:
         drawn = draw(setting, key, index, count, with_rest=False)
@@ -179,7 +179,7 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any, sum_batch: Sum
 
 def sums_written_out(setting: Setting) -> SumBatch:
     """The sums over a batch by a GPU kernel that keeps no sample; raises `Unsupported` where that is impossible."""
-    p, k, r = setting.problem.p, setting.problem.k, setting.outside
+    p, k, r = setting.problem.p, setting.inside, setting.outside
     below = np.tril_indices(p)
 
     def sample(index: Array, weight: Array, words: list[Array], state: State) -> tuple[Array, ...]:

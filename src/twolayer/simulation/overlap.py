@@ -54,6 +54,18 @@ class Setting(eqx.Module):
         return self.root.shape[1]
 
     @property
+    def rests(self) -> tuple[int, ...]:
+        """The dimensions outside of the spans of target and student, of each block of a spectrum."""
+        assert self.frame is not None
+        sizes = zip(self.frame.ranks, self.frame.inside, self.frame.outside(self.rows), strict=True)
+        return tuple(rank - inside - own for rank, inside, own in sizes)
+
+    @property
+    def new(self) -> tuple[int, ...]:
+        """The directions that a step adds to the student's span in each block of a spectrum."""
+        return tuple(_columns(self.problem, self.training, rest) for rest in self.rests)
+
+    @property
     def is_noisy(self) -> bool:
         """Whether labels are noisy; only an exact zero, known when compiling, removes the noise from the program."""
         return self.problem.is_noisy
@@ -88,57 +100,81 @@ def make_setting(
     frame: BlockFrame | None = None,
 ) -> Setting:
     """The setting of a problem and training, and for inputs with a spectrum with the ``frame`` of the starts."""
-    p, k, d = problem.p, problem.k, problem.d
+    k, d = problem.k, problem.d
     if not problem.is_isotropic:
         return _block_setting(problem, training, problem.frame if frame is None else frame, risk, is_single)
     outside = min(rows_of(problem, training), d - k)
     rest = d - k - outside
-    # A batch that is used once enters through p combinations of its samples; one used again, through every sample.
-    columns = min(training.samples_per_step(problem), rest, *([p] if training.is_fresh else []))
-    degrees = [rest - column for column in range(columns)]
+    degrees = [rest - column for column in range(_columns(problem, training, rest))]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
-    # A projection of the gradient depends on the weights, so that the step is not linear.
-    linear = not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
+    linear = _is_linear(problem, training)
     numbers = (np.asarray(float(d)), root, np.array(degrees, float), chi_table(degrees))
     return Setting(as_data(problem.without_dimension), training, *numbers, outside, linear, risk, is_single)
 
 
+def _is_linear(problem: Problem, training: SGD) -> bool:
+    """Whether a step is linear; a projection of the gradient depends on the weights."""
+    return not training.is_riemannian and (not training.has_momentum or is_linear(training.method))
+
+
+def _columns(problem: Problem, training: SGD, rest: int) -> int:
+    """How many directions a step adds to the student's span, of ``rest`` dimensions outside of it.
+
+    A batch that is used once enters through p combinations of its samples; one used again, through every sample.
+    """
+    return min(training.samples_per_step(problem), rest, *([problem.p] if training.is_fresh else []))
+
+
 def _block_setting(problem: Problem, training: SGD, frame: BlockFrame, risk: Chosen | None, is_single: bool) -> Setting:
     """The setting for inputs with a spectrum: in each block the dimensions beside target and student have a length."""
-    outside = frame.outside(problem.p)
-    sizes = zip(frame.ranks, frame.inside, outside, strict=True)
-    degrees = [rest for rank, inside, own in sizes if (rest := rank - inside - own)]
+    outside = frame.outside(rows_of(problem, training))
+    rests = [rank - inside - own for rank, inside, own in zip(frame.ranks, frame.inside, outside, strict=True)]
+    degrees = [rest - column for rest in rests for column in range(_columns(problem, training, rest))]
     numbers = (np.asarray(float(problem.d)), np.concatenate(frame.roots, axis=1), np.array(degrees, float))
     small = as_data(problem.without_dimension)
-    return Setting(small, training, *numbers, chi_table(degrees), sum(outside), True, risk, is_single, frame)
+    linear = _is_linear(problem, training)
+    return Setting(small, training, *numbers, chi_table(degrees), sum(outside), linear, risk, is_single, frame)
 
 
-def _block_start(frame: BlockFrame, blocks: BlockOverlaps, a: Float[Array, " p"]) -> State:
+def _block_start(setting: Setting, frame: BlockFrame, blocks: BlockOverlaps, a: Float[Array, " p"]) -> State:
     """The state with the given overlaps by block."""
-    p, along, beside = len(a), [], []
-    for block, (root, size) in enumerate(zip(frame.roots, frame.outside(p), strict=True)):
+    along, beside = [], []
+    for block, (root, size) in enumerate(zip(frame.roots, frame.outside(setting.rows), strict=True)):
         M, factor = coordinates_of(root, blocks.Q[block], blocks.M[block])
-        kept = factor[:, p - size :]
+        M, factor = with_memory(setting, M, factor)
         along.append(M)
-        beside.append(lower(kept) if size == p else kept)
+        beside.append(_beside(factor, size))
     return State(jnp.concatenate(along, axis=1), jnp.concatenate(beside, axis=1), a)
 
 
 def start(setting: Setting, overlaps: Overlaps) -> State:
     r"""The state with the given overlaps: :math:`\hat M = M P_c^{-T}`, and a factor of :math:`Q^\perp`."""
     if setting.frame is not None and overlaps.blocks is not None:
-        return _block_start(setting.frame, overlaps.blocks, overlaps.a)
-    p, r, memory = overlaps.M.shape[0], setting.outside, setting.rows - setting.problem.p
+        return _block_start(setting, setting.frame, overlaps.blocks, overlaps.a)
     M = jax.scipy.linalg.solve_triangular(jnp.asarray(setting.root), overlaps.M.T, lower=True).T
     values, vectors = jnp.linalg.eigh(overlaps.perpendicular)
     factor = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
-    if memory:  # it is zero at the start
-        M = jnp.concatenate([jnp.zeros((memory, M.shape[1])), M])
-        factor = jnp.concatenate([jnp.zeros((memory, p)), factor])
+    M, factor = with_memory(setting, M, factor)
+    return State(M, _beside(factor, setting.outside), overlaps.a)
+
+
+def with_memory(
+    setting: Setting, M: Float[Array, "p k"], factor: Float[Array, "p p"]
+) -> tuple[Float[Array, "rows k"], Float[Array, "rows p"]]:
+    """The coordinates with those of the method's memory before them, which is zero at the start."""
+    memory = setting.rows - len(factor)
+    if not memory:
+        return M, factor
+    return tuple(jnp.concatenate([jnp.zeros((memory, x.shape[1])), x]) for x in (M, factor))  # pyright: ignore[reportReturnType]
+
+
+def _beside(factor: Float[Array, "rows p"], r: int) -> Float[Array, "rows r"]:
+    """The coordinates in r directions outside of the target's span, triangular where these are as many as the rows."""
+    p = factor.shape[1]
     # Eigenvalues ascend, so the last columns hold all of `factor` when there are fewer dimensions than rows.
     wide = jnp.concatenate([factor, jnp.zeros((len(factor), max(0, r - p)))], axis=1)
     kept = wide[:, max(0, p - r) :]
-    return State(M, lower(kept) if len(kept) == r else kept, overlaps.a)
+    return lower(kept) if len(kept) == r else kept
 
 
 def overlaps_of(setting: Setting, state: State) -> Overlaps:
@@ -147,14 +183,14 @@ def overlaps_of(setting: Setting, state: State) -> Overlaps:
     M, L = state.M[-p:], state.L[-p:]
     root = jnp.asarray(setting.root)
     if setting.frame is not None:
-        return Overlaps.by_block(_blocks_of(setting.frame, M, L), state.a)
+        return Overlaps.by_block(_blocks_of(setting, setting.frame, M, L), state.a)
     return Overlaps(M @ M.T + L @ L.T, M @ root.T, root @ root.T, state.a)
 
 
-def _blocks_of(frame: BlockFrame, M: Float[Array, "p k"], L: Float[Array, "p r"]) -> BlockOverlaps:
+def _blocks_of(setting: Setting, frame: BlockFrame, M: Float[Array, "p k"], L: Float[Array, "p r"]) -> BlockOverlaps:
     """The overlaps by block, from the coordinates of all blocks side by side."""
     along = jnp.split(M, np.cumsum(frame.inside)[:-1].tolist(), axis=1)
-    beside = jnp.split(L, np.cumsum(frame.outside(len(M)))[:-1].tolist(), axis=1)
+    beside = jnp.split(L, np.cumsum(frame.outside(setting.rows))[:-1].tolist(), axis=1)
     Q = jnp.stack([X @ X.T + Y @ Y.T for X, Y in zip(along, beside, strict=True)])
     return BlockOverlaps(Q, jnp.stack([X @ root.T for X, root in zip(along, frame.roots, strict=True)]), frame)
 
@@ -174,6 +210,23 @@ def lower(K: Float[Array, "n m"]) -> Float[Array, "n n"]:
         return jnp.where((rows >= i)[:, None], K - (scale * (K @ v))[:, None] * v[None, :], K), None
 
     return jax.lax.scan(reflected, K, jnp.arange(n))[0][:, :n]
+
+
+def _triangular(setting: Setting, L: Float[Array, "rows n"]) -> Float[Array, "rows r"]:
+    """The coordinates beside the target in as many directions as before a step, which added some at the end."""
+    own = setting.outside
+    if setting.frame is None:
+        return lower(L)
+    outside, new = setting.frame.outside(setting.rows), setting.new
+    old = jnp.split(L[:, :own], np.cumsum(outside)[:-1].tolist(), axis=1)
+    added = jnp.split(L[:, own:], np.cumsum(new)[:-1].tolist(), axis=1)
+    parts = list(old)
+    for number in sorted({*new} - {0}):  # blocks with as many new directions are of one shape
+        blocks = [block for block, columns in enumerate(new) if columns == number]
+        wide = jnp.stack([jnp.concatenate([old[block], added[block]], axis=1) for block in blocks])
+        for block, factor in zip(blocks, jax.vmap(lower)(wide), strict=True):
+            parts[block] = factor
+    return jnp.concatenate(parts, axis=1)
 
 
 def absorbed(
@@ -259,7 +312,7 @@ def forces(
 
 def queried(setting: Setting, state: State) -> tuple[Float[Array, "p k"], Float[Array, "p r"]]:
     """The coordinates of the weights at which the method takes the gradient, within and outside the target's span."""
-    p, k = setting.problem.p, setting.problem.k
+    p, k = setting.problem.p, setting.inside
     if not setting.training.has_momentum:
         return state.M, state.L
     Y = jnp.concatenate([state.M, state.L], axis=1)
@@ -319,7 +372,7 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Numbers, step: tuple[Any
     """The random numbers of one sample, which depend on the key, the index of the sample and the step alone."""
     k, r = setting.inside, setting.outside
     if setting.frame is not None:
-        return _block_draw(setting, setting.frame, key, index, step)
+        return _block_draw(setting, setting.frame, key, index, step, with_rest)
     with_rest = with_rest and setting.chi.shape[0] > 0
     number = k + r + with_rest + setting.label_numbers
     drawn = normals(key, number, index, step)
@@ -330,30 +383,32 @@ def draw(setting: Setting, key: tuple[Any, Any], index: Numbers, step: tuple[Any
     return Draw(numbers[:k], numbers[k : k + r], xi, rest)
 
 
-def _block_draw(setting: Setting, frame: BlockFrame, key: tuple[Any, Any], index: Numbers, step: Any) -> Draw:
+def _block_draw(
+    setting: Setting, frame: BlockFrame, key: tuple[Any, Any], index: Numbers, step: Any, with_rest: bool
+) -> Draw:
     """The random numbers of one sample with a spectrum: each block has the scale of its eigenvalue, and a length."""
-    k, r, wide = setting.inside, setting.outside, setting.chi.shape[0]
+    places = [block for block, rest in enumerate(setting.rests) if rest] if with_rest else []
+    k, r, wide = setting.inside, setting.outside, len(places)
     drawn = normals(key, k + r + wide + setting.label_numbers, index, step)
     numbers = drawn.astype(jnp.float64)
-    scale, outside = jnp.sqrt(jnp.asarray(frame.eigenvalues)), frame.outside(setting.problem.p)
+    scale, outside = jnp.sqrt(jnp.asarray(frame.eigenvalues)), frame.outside(setting.rows)
     place = np.arange(len(frame.ranks))
     g_star = numbers[:k] * scale[np.repeat(place, frame.inside)]
     g = numbers[k : k + r] * scale[np.repeat(place, outside)]
-    places = [block for block, rank in enumerate(frame.ranks) if rank > frame.inside[block] + outside[block]]
     lengths = [chi(drawn[k + r + n], setting.degrees[n], setting.chi[n]) * scale[l] for n, l in enumerate(places)]
     xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else jnp.zeros(())
     return Draw(g_star, g, xi, jnp.stack(lengths) if wide else jnp.zeros(0))
 
 
-def _block_absorbed(frame: BlockFrame, L: Array, c: Float[Array, " p"], drawn: Draw) -> Array:
+def _block_absorbed(frame: BlockFrame, L: Array, c: Float[Array, " rows"], drawn: Draw) -> Array:
     """The coordinates beside the target after one sample, block by block; see `absorbed`."""
-    p, outside = len(c), frame.outside(len(c))
+    rows, outside = len(c), frame.outside(len(c))
     ends = np.cumsum(outside)[:-1].tolist()
     old, g = jnp.split(L, ends, axis=1), jnp.split(drawn.g, ends)
     new = [own + c[:, None] * part[None, :] for own, part in zip(old, g, strict=True)]
     sizes = zip(frame.ranks, frame.inside, strict=True)
-    wide = [block for block, (rank, inside) in enumerate(sizes) if rank > inside + p]
-    if wide:  # those with a length have p columns each, which are triangular
+    wide = [block for block, (rank, inside) in enumerate(sizes) if rank > inside + rows]
+    if wide:  # those with a length have as many columns as rows, which are triangular
         parts = (jnp.stack([x[block] for block in wide]) for x in (old, g))
         factors = jax.vmap(absorbed, (0, None, 0, 0))(next(parts), c, next(parts), drawn.rest)
         for place, block in enumerate(wide):  # a block without variance stays, where 0 / 0 would come out
@@ -362,16 +417,32 @@ def _block_absorbed(frame: BlockFrame, L: Array, c: Float[Array, " p"], drawn: D
 
 
 def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "rows columns"]:
-    """The triangular factor of the Gram matrix of the samples' parts outside of both spans (Bartlett)."""
-    columns = setting.chi.shape[0]
+    """The triangular factor of the Gram matrix of the samples' parts outside of both spans (Bartlett).
+
+    With a spectrum, the factors of all blocks side by side, with the scales of their eigenvalues.
+    """
+    columns = (setting.chi.shape[0],) if setting.frame is None else setting.new
     rows = min(setting.problem.p, setting.batch) if setting.training.is_fresh else setting.batch
+    sizes = [number + sum(rows - 1 - column for column in range(number)) for number in columns]
+    z = normals(key, sum(sizes), np.uint32(0xFFFFFFFF), step)
+    if setting.frame is None:
+        return _bartlett(z, setting.degrees, setting.chi, rows)
+    ends, first, factors = np.cumsum([0, *sizes]), np.cumsum([0, *columns]), []
+    for block, scale in enumerate(jnp.sqrt(jnp.asarray(setting.frame.eigenvalues))):
+        own = slice(first[block], first[block + 1])
+        part = z[ends[block] : ends[block + 1]]
+        factors.append(scale * _bartlett(part, setting.degrees[own], setting.chi[own], rows))
+    return jnp.concatenate(factors, axis=1)
+
+
+def _bartlett(z: Float[Array, " numbers"], degrees: Any, table: Any, rows: int) -> Float[Array, "rows columns"]:
+    """The factor from normal numbers: chi variables of these degrees on the diagonal, and normals below it."""
+    columns = len(degrees)
     below = [(i, j) for j in range(columns) for i in range(j + 1, rows)]
-    number = columns + len(below)
-    z = normals(key, number, np.uint32(0xFFFFFFFF), step)
     factor = jnp.zeros((rows, columns))
     if columns:
         diagonal = np.arange(columns)
-        factor = factor.at[diagonal, diagonal].set(chi(z[:columns], jnp.asarray(setting.degrees), setting.chi))
+        factor = factor.at[diagonal, diagonal].set(chi(z[:columns], jnp.asarray(degrees), table))
     if below:
         factor = factor.at[*np.array(below).T].set(z[columns:].astype(jnp.float64))
     return factor
@@ -380,13 +451,14 @@ def bartlett_factor(setting: Setting, key: tuple[Any, Any], step: tuple[Any, Any
 def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], drawn: Draw) -> State:
     """One step on one sample."""
     if not setting.training.is_fresh:
-        rest = [drawn.rest] if setting.chi.shape[0] else []
-        g = jnp.concatenate([drawn.g, jnp.stack(rest)]) if rest else drawn.g
+        rest = _in_new_directions(setting, drawn)
+        g = drawn.g if rest is None else jnp.concatenate([drawn.g, rest])
         return several_steps(setting, state, lengths, drawn.g_star[None, :], g[None, :], drawn.xi[None])
     pull, da = forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
     if not setting.is_linear:
         along = pull[:, None] * drawn.g_star[None, :], pull[:, None] * drawn.g[None, :]
-        new = (pull * drawn.rest)[:, None] if setting.chi.shape[0] else None
+        rest = _in_new_directions(setting, drawn)
+        new = None if rest is None else pull[:, None] * rest[None, :]
         return added(setting, state, lengths, *along, new, da)
     c = moved_by(setting, pull[:, None])[:, 0]
     state = moved(setting, state)
@@ -400,6 +472,13 @@ def single_step(setting: Setting, state: State, lengths: Float[Array, " p"], dra
     return constrained(setting, State(M, L, a), lengths)
 
 
+def _in_new_directions(setting: Setting, drawn: Draw) -> Float[Array, " new"] | None:
+    """The coordinates of one sample in the directions that it adds, if any: one in each block that has room."""
+    if not setting.chi.shape[0]:
+        return None
+    return jnp.stack([drawn.rest]) if setting.frame is None else drawn.rest
+
+
 def added(
     setting: Setting,
     state: State,
@@ -410,15 +489,15 @@ def added(
     da: Float[Array, " p"],
 ) -> State:
     """The state after a step whose move has the given coordinates: in both spans, and in new directions, if any."""
-    k, r = star.shape[1], along.shape[1]
+    k = star.shape[1]
     none = jnp.zeros((setting.problem.p, 0)) if new is None else new
     Y = jnp.concatenate([state.M, state.L, jnp.zeros((setting.rows, none.shape[1]))], axis=1)
     move = jnp.concatenate([star, along, none], axis=1)
     if setting.training.is_riemannian:
         move = projected(Y[-setting.problem.p :], move)
     Y = advanced(setting, Y, move)
-    L = Y[:, k:]
-    return constrained(setting, State(Y[:, :k], lower(L) if L.shape[1] > r else L, state.a + da), lengths)
+    L = _triangular(setting, Y[:, k:]) if none.shape[1] else Y[:, k:]
+    return constrained(setting, State(Y[:, :k], L, state.a + da), lengths)
 
 
 def several_steps(
@@ -454,7 +533,7 @@ def several_steps(
         pull = reuse.rate / training.learning_rate * pulls(state)[0]
         M, L = queried(setting, state)
         state = update(state, *pulls(state, (M + pull.T @ G_star, L + pull.T @ G)))
-    return State(state.M, lower(state.L) if wider else state.L, state.a)
+    return State(state.M, _triangular(setting, state.L) if wider else state.L, state.a)
 
 
 class Sums(NamedTuple):

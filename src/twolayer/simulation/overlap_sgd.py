@@ -106,10 +106,6 @@ class OverlapSGD(AbstractDescription):
 
         if not isinstance(problem.inputs, Gaussian):
             return no("it describes Gaussian inputs, but `problem.inputs` is a data set; `DirectSGD` covers it.")
-        if not problem.is_isotropic:
-            is_plain = training.is_fresh and not training.has_momentum and not training.is_riemannian
-            if not is_plain or training.samples_per_step(problem) > 1:
-                return no("with a spectrum it covers plain SGD on single fresh samples; `DirectSGD` covers the rest.")
         if training.has_fixed_set:
             return no(
                 f"it describes fresh batches, but `training.reuse` is {training.reuse}; `DirectSGD` covers reuse."
