@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -391,6 +392,53 @@ def test_colours_follow_the_system_and_the_switch(window):
     visit.page.reload()
     expect(root).to_have_attribute("data-theme", "light")
     assert visit.page.evaluate("getComputedStyle(document.querySelector('.dot')).animationName") == "none"
+
+
+ACCESSIBLE = (Path(__file__).parent / "accessible.js").read_text()
+NAMED = {
+    "button",
+    "checkbox",
+    "combobox",
+    "link",
+    "radio",
+    "slider",
+    "textbox",
+    "img",
+    "radiogroup",
+    "region",
+    "dialog",
+}
+
+
+def unnamed(page):
+    """What a screen reader finds without a name, as the browser itself computes names, and how much it finds."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    seen = [node for node in nodes if not node["ignored"] and node["role"]["value"].lower() in NAMED]
+    return [node["role"]["value"] for node in seen if not node.get("name", {}).get("value", "").strip()], len(seen)
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 1400), ("light", 390)])
+def test_names_references_and_contrast(window, scheme, width):
+    visit = window(color_scheme=scheme, viewport={"width": width, "height": 900}).settle()
+    visit.unfold()
+    visit.part("formula").fill("z1 + q")
+    expect(visit.part("message")).to_be_visible()
+    visit.page.locator("#pin").click()
+    found = visit.page.evaluate(ACCESSIBLE)
+    assert found["problems"] == [] and found["texts"] > 200
+    nameless, number = unnamed(visit.page)
+    assert nameless == [] and number > 50
+    # The checks see what is wrong.
+    visit.page.evaluate("""() => {
+        document.querySelector("#title").style.color = "color-mix(in srgb, currentColor 20%, Canvas)";
+        document.querySelector("#simulate").setAttribute("aria-describedby", "nothing");
+        document.querySelector("[data-testid=noise]").removeAttribute("id");
+    }""")
+    problems = visit.page.evaluate(ACCESSIBLE)["problems"]
+    assert any("contrast" in line and 'id="title"' in line for line in problems)
+    assert any('aria-describedby="nothing"' in line for line in problems)
+    assert any('for="noise" names nothing' in line for line in problems)
+    assert unnamed(visit.page)[0] == ["textbox"]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,12 @@ pytest.importorskip("uvicorn")
 
 import twolayer as tl
 from tests.explore.served import PROGRAMS, SMALL, served
+from twolayer.core.errors import InvalidInput
 from twolayer.experiment import from_tables
-from twolayer.explore.messages import MAX_BYTES, MAX_DEPTH
+from twolayer.explore import answers
+from twolayer.explore.messages import MAX_BYTES, MAX_DEPTH, a_name, a_table, read_body
+from twolayer.explore.structure import family, structure
+from twolayer.explore.worker import refusal
 
 BUILT = Path(tl.__file__).parent
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
@@ -555,6 +560,31 @@ def survives(tmp_path, number, seed, is_wide):
 
 def test_hostile_bodies_are_refused_and_change_nothing(tmp_path):
     survives(tmp_path, 300, 0, is_wide=False)
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_bodies_are_read_or_refused_in_one_sentence():
+    """What the server and a worker do with a body before anything is computed, without the way between them."""
+    rng = random.Random(2)
+    ends = Counter()
+    for number in range(10_000):
+        tables = changed(run__until=0.5, title=f"number {number % 100}")
+        body = {"kind": "download", "client": "fuzz", "spec": tables, "options": {"formula": "z1 + z2"}}
+        content = hostile(rng, body)
+        try:
+            known = read_body(content)
+            a_name("client", known.get("client"))
+            spec, options = (a_table(name, known.get(name)) for name in ("spec", "options"))
+            assert structure("theory", spec, options) and family("theory", spec, options)
+            answers.check(spec, options, lambda name, **data: None)
+            for form in ("toml", "script"):
+                answers.download(spec, options | {"format": form}, lambda name, **data: None)
+            ends["read"] += 1
+        except InvalidInput as error:
+            told = refusal(error)["message"]
+            assert told.endswith(".") and "\n" not in told and len(told) < 1000, (told, content)
+            ends["refused"] += 1
+    assert min(ends["read"], ends["refused"]) > 1000, ends
 
 
 @pytest.mark.long
