@@ -31,8 +31,15 @@ def make(spec, ask):
             gaps = control.risk.values - ode.risk.values  # from the same starts
             controls.append((*mean_of(gaps), np.full(gaps.shape[1] - 1, np.ptp(theories[-1]) / dimensions(X))))
             time, (mean, error) = ode.time.values[1:], mean_of(data.risk.values)
+            smooth = compared(spec, X, direction, replicas, alone=True, save=np.geomspace(time[0], time[-1], 61))
+            after = smooth.time.values > 0.0
             series += [
-                Series(f"theory, {place}", time, theories[-1][1:], color=number),
+                Series(
+                    f"theory, {place}",
+                    smooth.time.values[after],
+                    smooth.risk.values.mean(axis=0)[after],
+                    color=number,
+                ),
                 Series("", time, mean, error, kind="points", color=number),
             ]
         drawn.append(Panel("time", "risk", series, title=title, log="x"))
@@ -81,12 +88,13 @@ def dimensions(X):
     return np.trace(C) ** 2 / np.sum(C**2)
 
 
-def compared(spec, X, direction, replicas, bins=BINS, alone=False):
-    """SGD on the rows, on their Gaussian equivalent, and the theory; or the theory alone."""
+def compared(spec, X, direction, replicas, bins=BINS, alone=False, save=None):
+    """SGD on the rows, on their Gaussian equivalent, and the theory; or the theory alone, at other times."""
     inputs = tl.Samples(X, directions=direction[None], bins=bins)
     problem = dataclasses.replace(spec.problem, inputs=inputs)
     asked = dataclasses.replace(spec.ask, replicas=replicas)
     if alone:
+        asked = asked if save is None else dataclasses.replace(asked, save=save)
         return tl.evolve(problem, spec.training, "SaadSolla", asked)
     described = ["DirectSGD", tl.DirectSGD(equivalent=True), "SaadSolla"]
     return tl.compare(problem, spec.training, described, asked)

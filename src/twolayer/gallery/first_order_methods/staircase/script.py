@@ -6,6 +6,7 @@ import numpy as np
 import twolayer as tl
 from twolayer.fitting import fitted_risks
 from twolayer.gallery import Claim, Made, agrees, run_script
+from twolayer.gallery.page import ERRORS
 from twolayer.plots import Panel, Rule, Series, panels
 
 STEPS, ALPHA, RATE, PENALTY = 4, 16, 1.0, 1e-3  # the rate is gamma n_b / (p d), which moves a neuron by order one
@@ -14,6 +15,7 @@ SIGNS = f"{STAIRCASE}, a of signs"
 # The error without any field, half of the target's mean square.
 NOTHING_KNOWN = {STAIRCASE: 1.5, PRODUCT: 0.5, CUBIC: 3.0, MIXED: 3.5}
 WIDE = 64  # neurons of the network whose second layer is fitted on samples
+ROUNDING = 1e-12  # of a test error
 NOTHING, SOMETHING = 1e-9, 1e-3  # an overlap of the map below the one is zero, above the other it is found
 THEORY = tl.BatchMap(engine=tl.Auto(engines=("Series", "Cloud", "MonteCarlo")))
 
@@ -47,7 +49,8 @@ def make(spec, ask):
         claims.append(agrees(sentence, *(x[1:] for x in extrapolated(runs, more)), predicted[1:]))
     by_map = curves[STAIRCASE][0]
     on_samples = {width: fits_on_samples(width, d, replicas, ask.full) for width in (p, WIDE)}
-    highest = {width: mean[2] + 5.0 * error[2] for width, (mean, error) in on_samples.items()}
+    seen, seen_error = third_stair(d, replicas)
+    highest = {width: mean[2] + ERRORS * error[2] for width, (mean, error) in on_samples.items()}
     claims = [
         Claim(f"overlaps that are zero or not after each step as `learn` says, of {asked}", float(right), low=asked),
         Claim("staircase after one step, error of the map over the least without any field", by_map[1] / 1.5, high=1.0),
@@ -56,6 +59,16 @@ def make(spec, ask):
         *(
             Claim(f"the same in SGD and ridge regression on samples, p = {width}, mean and five errors", top, high=1.0)
             for width, top in highest.items()
+        ),
+        Claim(
+            f"staircase after three steps, p = {WIDE}: what z3 takes off the test error of SGD, in standard errors",
+            seen[3] / seen_error[3],
+            low=ERRORS,
+        ),
+        Claim(
+            f"staircase after two steps, p = {WIDE}: what z3, there by chance, takes off it, in standard errors",
+            seen[2] / seen_error[2],
+            high=ERRORS,
         ),
         Claim(f"{MIXED}, error of the map over the least with z1", np.min(curves[MIXED][0][1:]) / 3.0, low=1.0),
         *claims,
@@ -124,6 +137,22 @@ def fits_on_samples(p, d, replicas, all_steps):
     fits = {number: with_samples(problem, number, replicas) for number in (range(1, STEPS + 1) if all_steps else (2,))}
     means = {number: fit.mean() for number, fit in fits.items()}
     return means, {number: fit.std(ddof=1) / np.sqrt(replicas) for number, fit in fits.items()}
+
+
+def third_stair(d, replicas):
+    """What the overlaps of a wide network with z3 take off the test error, after each step, and the standard error.
+
+    The same network with these overlaps put outside of the target differs from it in nothing else.
+    """
+    problem = layered(STAIRCASE, d, np.random.default_rng(0).standard_normal(WIDE))
+    runs = first_layers(problem, tl.OverlapSGD(), replicas)
+    Q, M = runs.Q.values, runs.M.values
+    fit = tl.RidgeRegression(PENALTY)
+    with_z3, without = (
+        fitted_risks(problem, fit, Q, M * np.array(fields), THEORY.engine)[0] for fields in ([1, 1, 1], [1, 1, 0])
+    )
+    gain = without - with_z3
+    return gain.mean(axis=0), np.maximum(gain.std(axis=0, ddof=1) / np.sqrt(replicas), ROUNDING)
 
 
 def staircase_panel(steps, curves, wide):
