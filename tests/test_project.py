@@ -1,6 +1,7 @@
 """What the files around the package say of it is true: versions, rooms, dependencies, files they name."""
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -176,6 +177,39 @@ def test_scripts_can_be_run(script):
 def test_the_release_refuses_what_it_does_not_know():
     done = subprocess.run([str(ROOT / "scripts" / "release"), "--now"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "'--now'" in done.stderr
+
+
+def test_a_release_is_tried_with_every_python_that_is_found(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    pythons = importlib.import_module("_pythons")
+    assert pythons.versions() == ["3.11", "3.12", "3.13"]
+    assert set(pythons.EXTRAS) == {*PROJECT["project"]["optional-dependencies"]} - {"fast", "test", "docs"}
+    for path, printed in (
+        ("bin/python3.11", "3.11"),
+        ("bin/python3.12", "3.9"),
+        ("versions/3.12.4/bin/python3", "3.12"),
+    ):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"#!/bin/sh\necho {printed}\n")
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "none"))
+    tried = []
+    monkeypatch.setattr(pythons, "try_wheel", lambda python, wheel, folder: tried.append(python))
+    assert pythons.main(tmp_path / "twolayer-1.0-py3-none-any.whl") == 0
+    assert tried == [str(tmp_path / "bin" / "python3.11"), str(tmp_path / "versions" / "3.12.4" / "bin" / "python3")]
+    assert "not found, and not tried: Python 3.13." in capsys.readouterr().err
+
+    def fails(python, wheel, folder):
+        pythons.run([sys.executable, "-c", "raise SystemExit('broken')"], folder)
+
+    monkeypatch.setattr(pythons, "try_wheel", fails)
+    assert pythons.main(tmp_path / "twolayer-1.0-py3-none-any.whl") == 1
+    assert "Python 3.12 fails" in (said := capsys.readouterr().err) and "broken" in said
+    monkeypatch.setattr(pythons, "interpreter", lambda version: None)
+    assert pythons.main(tmp_path / "twolayer-1.0-py3-none-any.whl") == 1  # nothing was tried
 
 
 def test_tests_on_a_gpu_need_no_package_of_the_other_tests():

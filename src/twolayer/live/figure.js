@@ -368,7 +368,8 @@ const twolayerLive = (() => {
       this.element.dataset.state = "done";
       this.element.dataset.speed = seconds > 0 ? steps / seconds : 0;
       if (seconds > 0.05) this.speed.textContent = `${shown(steps / seconds, 2)} steps a second`;
-      this.status.replaceChildren(made("strong", {}, this.verdict()), " ", this.sentence(steps));
+      const [head, ...meaning] = this.verdict().split(": ");
+      this.status.replaceChildren(made("strong", {}, head), meaning.length > 0 ? `: ${meaning.join(": ")} ` : " ", this.sentence(steps));
     }
 
     /** The verdict on what is drawn, as a sentence; empty without a theory. */
