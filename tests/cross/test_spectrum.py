@@ -10,8 +10,11 @@ import pytest
 
 import twolayer as tl
 from twolayer.core.errors import InvalidInput
+from twolayer.description import Watch
 from twolayer.expectation import MOMENTS, choose
 from twolayer.problem import Overlaps
+from twolayer.simulation import overlap_sgd
+from twolayer.simulation.overlap import make_setting
 from twolayer.specification.codec import to_json
 from twolayer.theory.motion.drift_by_block import stein
 
@@ -259,6 +262,16 @@ def test_overlaps_by_block_have_the_law_of_sgd_on_the_weights(d, spectrum, train
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "is_written"), [(2, True), (16, False)])
+def test_a_step_on_many_blocks_is_computed_on_arrays(blocks, is_written, monkeypatch):
+    """Written out in scalars, one on 16 blocks has ten thousand operations, which take minutes to compile."""
+    monkeypatch.setattr(overlap_sgd, "backend_here", lambda wanted: "native")
+    spectrum = [(2.0 ** (-n / 4), 1.0 / blocks) for n in range(blocks)]
+    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(1600, spectrum=spectrum))
+    setting, watch = make_setting(problem, tl.SGD(0.5)), Watch(False, False)
+    assert (tl.OverlapSGD()._program(setting, watch) is not None) == is_written
+
+
 def test_the_task_of_a_phase_keeps_where_the_target_lies():
     """The blocks of P are stated by the start, which the problem of the second phase does not have."""
     start = tl.GivenOverlaps([[[0.3]], [[0.5]]], [[[0.2]], [[0.1]]], [[[0.9]], [[0.3]]])
