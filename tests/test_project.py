@@ -8,16 +8,21 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
+import typing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 import yaml
 
 import twolayer
 from twolayer import analyses
+from twolayer.training.sgd import AbstractConstraint
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -104,7 +109,6 @@ def test_no_two_classes_share_a_name():
     assert not [name for name, times in names.items() if times > 1]
 
 
-# A field may hold anything: its type is the annotation beside it, as with `dataclasses.field`.
 # A command and a figure are named after the verb or the room that they serve.
 SERVE_OTHERS = ("cli", "plots", "experiment")
 
@@ -120,6 +124,7 @@ def test_no_two_modules_have_one_name():
     assert {stem: found for stem, found in places.items() if len(found) > 1} == {}
 
 
+# A field may hold anything: its type is the annotation beside it, as with `dataclasses.field`.
 MAY_BE_ANY = {"specification/fields.py: static", "specification/fields.py: leaf"}
 
 
@@ -144,6 +149,46 @@ def test_no_public_signature_says_any():
             if any(ast.unparse(part) in ("Any", "'Any'", "Any | None") for part in annotations if part is not None):
                 without_types.add(f"{path.relative_to(package).as_posix()}: {name}")
     assert without_types == MAY_BE_ANY
+
+
+# Classes that users read and do not build, and whose fields no type says better than the docstring.
+SHOW_ANY = {
+    "Equations",  # expressions of sympy, which is imported where it is used
+    "Record",  # arrays of NumPy or JAX, whose shapes stand beside the fields
+    "Exactness",  # an enumeration, whose constructor is Python's own
+}
+
+
+def _says_nothing(annotation: object) -> bool:
+    """Whether an annotation, or a member of a union, is missing or allows anything."""
+    members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    members = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Union else members
+    return any(member in (typing.Any, inspect.Parameter.empty, "Any") for member in members)
+
+
+def test_the_signature_of_every_public_name_shows_what_it_accepts():
+    """`inspect.signature`, and so a notebook, shows types also where a converter makes the field of what is given."""
+    silent, checked = {}, 0
+    for name in dir(twolayer):
+        member = getattr(twolayer, name)
+        is_warning = isinstance(member, type) and issubclass(member, Warning)
+        if name in SHOW_ANY or name.startswith("_") or not callable(member) or is_warning:
+            continue
+        parameters = inspect.signature(member).parameters.values()
+        silent[name] = [parameter.name for parameter in parameters if _says_nothing(parameter.annotation)]
+        checked += len(parameters)
+    assert {name: parameters for name, parameters in silent.items() if parameters} == {}
+    assert checked > 200
+
+
+def test_a_constructor_shows_the_types_that_its_converters_accept():
+    shown = {name: parameter.annotation for name, parameter in inspect.signature(twolayer.SGD).parameters.items()}
+    assert shown["learning_rate"] == float | jax.Array
+    assert shown["batch_size"] == int | None
+    assert set(typing.get_args(shown["constraint"])) == {AbstractConstraint, str, type(None)}
+    shown = inspect.signature(twolayer.Committee).parameters["P"].annotation
+    assert set(typing.get_args(shown)) == {np.ndarray, jax.Array, Sequence[Sequence[float]], type(None)}
+    assert inspect.signature(twolayer.SDE).parameters["method"].annotation == typing.Literal["heun", "euler"]
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "CHANGELOG.md"])

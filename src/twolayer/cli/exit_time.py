@@ -273,7 +273,7 @@ def _phase_retrieval(given: dict[str, Any]) -> dict[str, Any]:
         sentence = f"Argument `learning_rate` must be a number or 'optimal', but is {shown(stated)}."
         raise InvalidInput(sentence) from None
     problem = Problem(PhaseRetrieval(), Student(p, "square"), Gaussian(given["d"]), noise=noise)
-    return {"problem": problem, "training": SGD(rate, constraint=Sphere()), "threshold": given["threshold"]}
+    return {"problem": problem, "training": SGD(float(rate), constraint=Sphere()), "threshold": given["threshold"]}
 
 
 # -------------------------------------------------------------------------------------------- the table of a scan

@@ -33,7 +33,7 @@ from twolayer.expectation.slices import Slices
 from twolayer.expectation.tails import diverges
 from twolayer.expectation.tilted import Tilted
 from twolayer.problem import Correlation, Gaussian, Mixture, Overlaps, Problem
-from twolayer.specification.fields import as_data, number, replaced, static
+from twolayer.specification.fields import accepts, as_data, number, replaced, static
 from twolayer.specification.registry import register
 
 # In the order of preference: closed forms, exact polynomials, rules in few dimensions, many points.
@@ -188,6 +188,7 @@ class Mixed(AbstractEngine):
         return "mixture of " + "; ".join(dict.fromkeys(member.name for member in self.members))
 
 
+@accepts(str, Sequence[str], None)
 def _as_engines(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None

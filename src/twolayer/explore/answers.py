@@ -80,7 +80,7 @@ def read(tables: Tables) -> RunSpec:
 
 def check(spec: Tables, options: Tables, tell: Tell) -> Tables:
     """Whether a formula can be a target: its number of directions and its LaTeX, or the place of the mistake."""
-    text = options.get("formula")
+    text = options.get("formula", "")
     try:
         target = MultiIndex(text)
     except InvalidInput as error:

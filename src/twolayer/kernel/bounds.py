@@ -25,7 +25,7 @@ import numpy as np
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial
-from twolayer.core.types import NumbersLike
+from twolayer.core.types import Number, NumbersLike
 from twolayer.kernel.taylor_series import direction, taylor
 from twolayer.problem.expression import Expression
 from twolayer.specification.fields import array, leaf, number
@@ -68,7 +68,7 @@ class PowerSum(eqx.Module):
     alphas: np.ndarray = leaf(array("alphas", 1))
     betas: np.ndarray = leaf(array("betas", 2))
     powers: np.ndarray = leaf(_as_powers)
-    rest: Any = leaf(number("rest", low=0.0), default=0.0)
+    rest: Number = leaf(number("rest", low=0.0), default=0.0)
 
     def __call__(self, X: Any) -> np.ndarray:
         """The target at each row of X."""

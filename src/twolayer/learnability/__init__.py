@@ -5,9 +5,10 @@ The module can be called: ``twolayer.learnability("he2(z1) + z1*z2")`` analyses 
 
 import sys
 import types
-from typing import Any
 
+from twolayer.core.types import NumbersLike
 from twolayer.learnability.analysis import Learnability as Learnability
+from twolayer.learnability.analysis import TargetLike
 from twolayer.learnability.analysis import analyse as analyse
 from twolayer.learnability.certificate import Certificate as Certificate
 from twolayer.learnability.certificate import Verdict as Verdict
@@ -18,7 +19,7 @@ from twolayer.learnability.library import named_targets as named_targets
 class _Room(types.ModuleType):
     """A module that can be called, since the analysis and the package that computes it have the same public name."""
 
-    def __call__(self, target: Any, P: Any = None) -> Learnability:
+    def __call__(self, target: TargetLike, P: NumbersLike | None = None) -> Learnability:
         """Analyse a target; see `analyse`."""
         return analyse(target, P)
 

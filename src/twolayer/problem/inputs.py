@@ -10,9 +10,20 @@ from jaxtyping import Float
 
 from twolayer.core.errors import InvalidInput, nearest, shown
 from twolayer.core.same import Same
-from twolayer.core.types import NumbersLike
+from twolayer.core.types import NumbersLike, OptionalValues, Values
 from twolayer.problem.spectrum import BINS, ROUNDING, AbstractCovariance, as_spectrum, of_covariance
-from twolayer.specification.fields import MAX_LENGTH, ONLY_WHEN_GIVEN, array, count, dimensions, leaf, replaced, static
+from twolayer.specification.fields import (
+    MAX_LENGTH,
+    ONLY_WHEN_GIVEN,
+    accepts,
+    array,
+    count,
+    dimensions,
+    leaf,
+    nested,
+    replaced,
+    static,
+)
 from twolayer.specification.registry import register
 
 if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
@@ -33,6 +44,7 @@ class AbstractInputs(eqx.Module):
 def as_preference(name: str, most: int = 2) -> Callable[[Any], Any]:
     """A converter to "leading" or "tail", or to numbers by block, with at most so many dimensions; None is random."""
 
+    @accepts(str, np.ndarray, *(nested(ndim) for ndim in range(1, most + 1)), None)
     def convert(value: Any) -> Any:
         if value is None or (isinstance(value, str) and value == "random"):
             return None
@@ -77,7 +89,7 @@ class Gaussian(AbstractInputs):
 
     d: int = static(count("d"))
     spectrum: AbstractCovariance | None = static(as_spectrum, default=None, metadata=ONLY_WHEN_GIVEN)
-    teacher: Any = leaf(as_preference("teacher", 3), default=None, metadata=ONLY_WHEN_GIVEN)
+    teacher: OptionalValues = leaf(as_preference("teacher", 3), default=None, metadata=ONLY_WHEN_GIVEN)
 
     def __check_init__(self):
         if self.spectrum is not None:
@@ -162,9 +174,9 @@ class Samples(AbstractInputs):
         lower the error of binning.
     """
 
-    X: Any = leaf(array("X", 2))
-    y: Any = leaf(array("y", 1, optional=True), default=None, metadata=ONLY_WHEN_GIVEN)
-    directions: Any = leaf(array("directions", 2, optional=True), default=None, metadata=ONLY_WHEN_GIVEN)
+    X: Values = leaf(array("X", 2))
+    y: OptionalValues = leaf(array("y", 1, optional=True), default=None, metadata=ONLY_WHEN_GIVEN)
+    directions: OptionalValues = leaf(array("directions", 2, optional=True), default=None, metadata=ONLY_WHEN_GIVEN)
     bins: int = static(count("bins"), default=BINS, metadata=ONLY_WHEN_GIVEN)
 
     def __check_init__(self):

@@ -12,10 +12,10 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.core.precision import double
-from twolayer.core.types import Numbers
+from twolayer.core.types import Number, Numbers
 from twolayer.problem.activations.found_kinks import has_kinks
 from twolayer.problem.noise import Flips
-from twolayer.specification.fields import instance, leaf, number
+from twolayer.specification.fields import accepts, instance, leaf, number
 from twolayer.specification.registry import register
 
 # Where a function of a user is tried: labels, and a grid of outputs that avoids round numbers, where kinks often are.
@@ -171,7 +171,7 @@ class Huber(AbstractLoss):
         The residual w beyond which the loss is linear.
     """
 
-    width: Any = leaf(number("width", above=0.0, high=1e6), default=1.0)
+    width: Number = leaf(number("width", above=0.0, high=1e6), default=1.0)
 
     def __call__(self, y: Float[Array, "*n"], s: Float[Array, "*n"]) -> Float[Array, "*n"]:
         near = self.displacement(y, s)
@@ -259,6 +259,7 @@ def _check_values(function: Callable[[Any, Any], Any]) -> None:
 _known = instance("loss", AbstractLoss, 'a loss such as Square(), "logistic", or a JAX function of y and s')
 
 
+@accepts(AbstractLoss, str, Callable)
 def as_loss(value: object) -> AbstractLoss:
     """Convert a loss, its name, or a function of label and output to a loss."""
     is_function = callable(value) and not isinstance(value, AbstractLoss | type)

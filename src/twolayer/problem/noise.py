@@ -1,15 +1,13 @@
 r"""Label noise: additive, given by its variance, or flips of signs."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, shown
-from twolayer.core.types import Numbers
-from twolayer.specification.fields import MAX_LENGTH, leaf, number
+from twolayer.core.types import Number, Numbers
+from twolayer.specification.fields import MAX_LENGTH, accepts, leaf, number
 from twolayer.specification.registry import register
 
 _variance = number("noise", low=0.0, high=MAX_LENGTH**2)
@@ -27,10 +25,11 @@ class Flips(eqx.Module):
         The probability :math:`\epsilon` of a flip, below one half.
     """
 
-    probability: Any = leaf(number("probability", low=0.0, below=0.5))
+    probability: Number = leaf(number("probability", low=0.0, below=0.5))
 
 
-def as_noise(value: object) -> Numbers | Flips:
+@accepts(Number, Flips)
+def as_noise(value: object) -> Number | Flips:
     """Convert the noise of a problem: a variance, or `Flips`."""
     if isinstance(value, Flips):
         return value

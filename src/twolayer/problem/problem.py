@@ -13,7 +13,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.core.memory_limit import check_size
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
-from twolayer.core.types import Numbers
+from twolayer.core.types import Converted, Number, Numbers
 from twolayer.problem.inputs import AbstractInputs, Gaussian, Samples
 from twolayer.problem.losses import AbstractLoss, Correlation, Square, as_loss
 from twolayer.problem.noise import Flips, as_noise, level_of, noisy
@@ -23,13 +23,14 @@ from twolayer.problem.spectrum_blocks import BlockFrame, BlockOverlaps, check_se
 from twolayer.problem.starts import AbstractStart, GivenOverlaps, RandomStart
 from twolayer.problem.student import Student
 from twolayer.problem.targets import AbstractTarget, Labels, Mixture, check_covariance, has_signs
-from twolayer.specification.fields import instance, is_traced, leaf, replaced
+from twolayer.specification.fields import accepts, instance, is_traced, leaf, replaced
 from twolayer.specification.registry import register
 
 # Overlap matrices in memory at once while a start is drawn and checked.
 MATRICES = 4
 
 
+@accepts(AbstractTarget, str)
 def _as_target(value: Any) -> Any:
     if callable(value) and not isinstance(value, AbstractTarget):
         raise InvalidInput(
@@ -58,7 +59,7 @@ class Problem(eqx.Module):
         instance("start", AbstractStart, "a start such as RandomStart()"), default_factory=RandomStart
     )
     loss: AbstractLoss = leaf(as_loss, default_factory=Square)
-    noise: Any = leaf(as_noise, default=0.0)
+    noise: Converted[Number | Flips, Any] = leaf(as_noise, default=0.0)
 
     def __check_init__(self):
         has_labels = isinstance(self.inputs, Samples) and self.inputs.y is not None

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.types import NumbersLike
-from twolayer.specification.fields import MAX_LENGTH, ONLY_WHEN_GIVEN, count, number, static
+from twolayer.specification.fields import MAX_LENGTH, ONLY_WHEN_GIVEN, accepts, count, nested, number, static
 from twolayer.specification.registry import register
 
 # Shares may miss one by this much, and eigenvalues that differ by less, relative to the largest, are one.
@@ -169,6 +169,7 @@ def of_covariance(
     return Eigenvalues(tuple((float(c), float(n) / d) for c, n in zip(means, ranks, strict=True)), d), vectors
 
 
+@accepts(AbstractCovariance, np.ndarray, nested(2), None)
 def as_spectrum(value: AbstractCovariance | NumbersLike | None) -> AbstractCovariance | None:
     """A spectrum from itself, from pairs (eigenvalue, share), or from a covariance; None for isotropic inputs."""
     if value is None or isinstance(value, AbstractCovariance):

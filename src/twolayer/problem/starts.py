@@ -4,6 +4,7 @@ All random starts are drawn through their overlaps, exactly and at a cost that d
 """
 
 import abc
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
@@ -15,18 +16,20 @@ from jaxtyping import Array, Float, Key
 from twolayer.core.errors import InvalidInput
 from twolayer.core.linalg import bartlett
 from twolayer.core.precision import double
-from twolayer.core.types import Numbers
+from twolayer.core.types import Number, Numbers, OptionalValues, Values
 from twolayer.problem.inputs import as_preference
 from twolayer.problem.overlaps import check_overlaps
 from twolayer.problem.spectrum_blocks import BlockFrame
 from twolayer.specification.fields import (
     MAX_LENGTH,
     ONLY_WHEN_GIVEN,
+    accepts,
     array,
     choice,
     dimensions,
     is_traced,
     leaf,
+    nested,
     number,
     static,
 )
@@ -109,8 +112,8 @@ class RandomStart(AbstractStart):
     """
 
     law: str = static(choice("law", ("sphere", "gaussian")), default="sphere")
-    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
-    blocks: Any = leaf(as_preference("blocks", 1), default=None, metadata=ONLY_WHEN_GIVEN)
+    norm: Number = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
+    blocks: OptionalValues = leaf(as_preference("blocks", 1), default=None, metadata=ONLY_WHEN_GIVEN)
 
     @property
     def is_random(self) -> bool:
@@ -144,6 +147,7 @@ class RandomStart(AbstractStart):
             frame.shared(self.blocks, "blocks")
 
 
+@accepts(Number, np.ndarray, Sequence[Sequence[float]])
 def _as_overlap(value: Any) -> Any:
     if dimensions(value) == 0:
         return number("m", -(MAX_LENGTH**2), MAX_LENGTH**2)(value)
@@ -158,8 +162,8 @@ class WarmStart(AbstractStart):
     and overlap 0 with the other directions.
     """
 
-    m: Any = leaf(_as_overlap)
-    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
+    m: Values = leaf(_as_overlap)
+    norm: Number = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
 
     @property
     def is_random(self) -> bool:
@@ -210,8 +214,8 @@ class ScatteredStart(AbstractStart):
     :math:`d \ge p + k`, or "random", independent and uniform in the other d - k dimensions.
     """
 
-    deviation: Any = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=0.5)
-    norm: Any = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
+    deviation: Number = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=0.5)
+    norm: Number = leaf(number("norm", above=0.0, high=MAX_LENGTH), default=1.0)
     directions: str = static(choice("directions", ("orthogonal", "random")), default="orthogonal")
 
     @property
@@ -254,7 +258,7 @@ class AntisymmetricStart(AbstractStart):
     the start of lazy training (`twolayer.ntk`), where outputs of order one at the start would hide the prediction.
     """
 
-    deviation: Any = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=1.0)
+    deviation: Number = leaf(number("deviation", above=0.0, high=MAX_LENGTH), default=1.0)
 
     @property
     def is_random(self) -> bool:
@@ -279,7 +283,9 @@ class AntisymmetricStart(AbstractStart):
 
 def _by_block(name: str, optional: bool = False) -> Any:
     """A converter to an overlap matrix, or to one for each block."""
+    shapes = np.ndarray, jax.Array, nested(2), nested(3)
 
+    @accepts(*shapes, *([None] if optional else []))
     def convert(value: Any) -> Any:
         ndim = 3 if dimensions(value) == 3 else 2
         return array(name, ndim, optional=optional, largest=MAX_LENGTH**2)(value)
@@ -297,9 +303,9 @@ class GivenOverlaps(AbstractStart):
     :math:`M_l = M P^{-1} P_l` and :math:`Q_l = M P^{-1} P_l P^{-1} M^T + f_l\,(Q - M P^{-1} M^T)`.
     """
 
-    Q: Any = leaf(_by_block("Q"))
-    M: Any = leaf(_by_block("M"))
-    P: Any = leaf(_by_block("P", optional=True), default=None)
+    Q: Values = leaf(_by_block("Q"))
+    M: Values = leaf(_by_block("M"))
+    P: OptionalValues = leaf(_by_block("P", optional=True), default=None)
 
     @property
     def is_random(self) -> bool:

@@ -1,15 +1,18 @@
 """The student network."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.types import Values
 from twolayer.problem.activations import AsActivation, as_activation
-from twolayer.specification.fields import MAX_LENGTH, array, count, leaf, static
+from twolayer.specification.fields import MAX_LENGTH, accepts, array, count, leaf, static
 from twolayer.specification.registry import register
 
 # The widest networks are those of lazy training, which follows them without overlap matrices.
@@ -17,6 +20,7 @@ MOST_UNITS = 2**20
 SECOND_LAYERS = ("ones", "rademacher", "gaussian")
 
 
+@accepts(str, np.ndarray, jax.Array, Sequence[float])
 def _as_second_layer(value: Any) -> Any:
     if isinstance(value, str):
         if value not in SECOND_LAYERS:
@@ -38,7 +42,7 @@ class Student(eqx.Module):
 
     p: int = static(count("p", high=MOST_UNITS))
     activation: AsActivation = leaf(as_activation)
-    second_layer: Any = leaf(_as_second_layer, default="ones")
+    second_layer: Values = leaf(_as_second_layer, default="ones")
 
     def __check_init__(self):
         if not isinstance(self.second_layer, str) and self.second_layer.shape != (self.p,):

@@ -6,10 +6,13 @@ numbers become ``float`` and float64 arrays, so that no digit is lost before dou
 """
 
 import dataclasses
+import functools
 import math
 import numbers
-from collections.abc import Callable
-from typing import Any, TypeVar
+import operator
+from collections.abc import Callable, Sequence
+from types import GenericAlias
+from typing import Any, Literal, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -17,6 +20,7 @@ import numpy as np
 from jax.core import Tracer
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.types import Number
 from twolayer.specification.registry import lookup
 
 MAX_COUNT = 2**53
@@ -28,11 +32,35 @@ MAX_LENGTH = 1e6
 ONLY_WHEN_GIVEN = {"only_when_given": True}
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
 
 
 def is_traced(value: object) -> bool:
     """Whether the value is a tracer of JAX, whose number is unknown and cannot be checked."""
     return isinstance(value, Tracer)
+
+
+def accepts(*accepted: object) -> Callable[[C], C]:
+    """Name the types that a converter takes, which `inspect.signature` of a constructor shows; None where it may be.
+
+    The argument of a converter itself is annotated with anything, since the converter is what refuses a wrong value.
+    """
+    union: Any = functools.reduce(operator.or_, cast("tuple[Any, ...]", accepted))
+
+    def named(converter: C) -> C:
+        converter.__dict__["accepts"] = union
+        return converter
+
+    return named
+
+
+def _or_none(optional: bool, *accepted: object) -> tuple[object, ...]:
+    return (*accepted, None) if optional else accepted
+
+
+def nested(ndim: int) -> type | GenericAlias:
+    """The type of numbers in nested sequences of so many levels."""
+    return GenericAlias(Sequence, (nested(ndim - 1),)) if ndim else float
 
 
 def _refuse(name: str, must: str, value: Any) -> InvalidInput:
@@ -57,6 +85,7 @@ def count(name: str, low: int = 1, high: int = MAX_COUNT, optional: bool = False
     """Return a converter to a whole number in [low, high]."""
     must = f"a whole number of at least {low}" + (f" and at most {high}" if high < MAX_COUNT else "")
 
+    @accepts(*_or_none(optional, int))
     def convert(value: Any) -> Any:
         if optional and value is None:
             return None
@@ -82,6 +111,7 @@ def number(
     bounds += [f"below {below:g}"] if below is not None else []
     must = " ".join(["a finite number", " and ".join(bounds)]).strip()
 
+    @accepts(*_or_none(optional, Number))
     def convert(value: Any) -> Any:
         if (optional and value is None) or is_traced(value):
             return value
@@ -99,6 +129,7 @@ def array(name: str, ndim: int, optional: bool = False, largest: float = math.in
     """Return a converter to a finite array with ``ndim`` dimensions whose entries are at most ``largest`` in size."""
     must = f"a finite array with {ndim} dimension{'s' if ndim != 1 else ''}"
 
+    @accepts(*_or_none(optional, np.ndarray, jax.Array, nested(ndim)))
     def convert(value: Any) -> Any:
         if (optional and value is None) or is_traced(value):
             return value
@@ -123,6 +154,16 @@ def array(name: str, ndim: int, optional: bool = False, largest: float = math.in
     return convert
 
 
+def vector(name: str) -> Callable[[Any], tuple[float, ...]]:
+    """Return a converter to a tuple of finite numbers."""
+
+    @accepts(np.ndarray, nested(1))
+    def convert(value: Any) -> tuple[float, ...]:
+        return tuple(array(name, 1)(value).tolist())
+
+    return convert
+
+
 def dimensions(value: object) -> int:
     """The number of dimensions of an array or of nested lists; one for lists of unequal length, which are no array."""
     try:
@@ -134,6 +175,7 @@ def dimensions(value: object) -> int:
 def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
     """Return a converter that accepts one of the allowed strings."""
 
+    @accepts(Literal[allowed])
     def convert(value: Any) -> str:
         if not isinstance(value, str):
             raise _refuse(name, f"one of {', '.join(allowed)}", value)
@@ -147,6 +189,7 @@ def choice(name: str, allowed: tuple[str, ...]) -> Callable[[Any], str]:
 def flag(name: str) -> Callable[[Any], bool]:
     """Return a converter that accepts true or false."""
 
+    @accepts(bool)
     def convert(value: Any) -> bool:
         if not isinstance(value, bool | np.bool_):
             raise _refuse(name, "true or false", value)
@@ -161,6 +204,7 @@ def instance(name: str, family: type | tuple[type, ...], noun: str) -> Callable[
     The name of a class of the family, as in a file (``constraint="sphere"``), means an object with its defaults.
     """
 
+    @accepts(*((family, str) if isinstance(family, type) else family))
     def convert(value: Any) -> Any:
         if isinstance(value, str) and isinstance(family, type):
             try:

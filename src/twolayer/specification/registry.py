@@ -1,7 +1,10 @@
 """The registry of classes by name: a decorator adds a class where it is defined, so that there is no central table."""
 
+import dataclasses
+import inspect
+import typing
 from importlib import import_module, metadata
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import equinox as eqx
 
@@ -27,10 +30,28 @@ def register(cls: C) -> C:
         raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
     _classes[cls.__name__] = cls
     cls.__init__ = takes_these(cls.__init__, cls.__name__)  # the error for a wrong argument suggests a right one
+    cls.__init__.__dict__["__signature__"] = _typed(cls)
     if cls.__repr__ is eqx.Module.__repr__:
         cls.__repr__ = as_text  # pyright: ignore[reportAttributeAccessIssue]  # a method once it is here
     cls._repr_html_ = as_html
     return cls
+
+
+def _typed(cls: type) -> inspect.Signature:
+    """The signature of a constructor, with the types that converters of its fields accept or that fields declare."""
+    signature = inspect.signature(cls.__init__)
+    fields = {field.name: field for field in dataclasses.fields(cls)}  # pyright: ignore[reportArgumentType]
+
+    def typed(parameter: inspect.Parameter) -> inspect.Parameter:
+        field = fields.get(parameter.name)
+        if typing.get_origin(parameter.annotation) is Annotated:  # see `Unchecked`
+            return parameter.replace(annotation=parameter.annotation.__metadata__[0])
+        if field is None:
+            return parameter
+        accepted: Any = getattr(field.metadata.get("converter"), "accepts", field.type)
+        return parameter.replace(annotation=accepted | None if parameter.default is None else accepted)
+
+    return signature.replace(parameters=[typed(parameter) for parameter in signature.parameters.values()])
 
 
 def _load_all() -> None:

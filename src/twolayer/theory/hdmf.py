@@ -1,12 +1,11 @@
 """The mean-field limit of infinite width and dimension: particles in the directions of the target."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from twolayer.core.types import Number
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation.over_target import TargetRule, kind_of_rule, over_target
 from twolayer.expectation.smoothing import AbstractSmoothing
@@ -169,8 +168,8 @@ class HDMF(AbstractDescription):
     """
 
     particles: int | None = static(count("particles", optional=True), default=None)
-    rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-8)
-    atol: Any = leaf(number("atol", above=0.0), default=1e-10)
+    rtol: Number = leaf(number("rtol", above=0.0, below=1.0), default=1e-8)
+    atol: Number = leaf(number("atol", above=0.0), default=1e-10)
     accuracy: float = static(number("accuracy", low=1e-12, below=1.0), default=1e-5)
     max_steps: int = static(count("max_steps"), default=200_000)
 

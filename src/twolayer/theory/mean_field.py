@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import NotApplicable
 from twolayer.core.estimate import Estimate
+from twolayer.core.types import Number
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto, Chosen
 from twolayer.expectation.engine import by_coarser
@@ -180,8 +181,8 @@ class MeanField(AbstractDescription):
     """
 
     particles: int | None = static(count("particles", optional=True), default=None)
-    rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-8)
-    atol: Any = leaf(number("atol", above=0.0), default=1e-10)
+    rtol: Number = leaf(number("rtol", above=0.0, below=1.0), default=1e-8)
+    atol: Number = leaf(number("atol", above=0.0), default=1e-10)
     max_steps: int = static(count("max_steps"), default=200_000)
     engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto(1e-8))
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.compiler.row_blocks import alike, as_key, if_hashable, leaf_key
-from twolayer.core.types import Numbers
+from twolayer.core.types import Number, Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
 from twolayer.expectation.again import again_refusal, choose_forces
@@ -161,8 +161,8 @@ class SaadSolla(FitsPopulation):
         How the engines of the Gaussian moments are chosen.
     """
 
-    rtol: Any = leaf(number("rtol", above=0.0, below=1.0), default=1e-10)
-    atol: Any = leaf(number("atol", above=0.0), default=1e-12)
+    rtol: Number = leaf(number("rtol", above=0.0, below=1.0), default=1e-10)
+    atol: Number = leaf(number("atol", above=0.0), default=1e-12)
     variance: bool = static(flag("variance"), default=True)
     max_steps: int = static(count("max_steps"), default=200_000)
     engine: Auto = static(instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)"), default=Auto())

@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 from twolayer.compiler.loops import WrittenOut, as_rows, from_rows, loop_here, written
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
+from twolayer.core.types import Number
 from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along, risks_of
 from twolayer.fitting import FitsPopulation
@@ -79,7 +80,7 @@ class SDE(FitsPopulation):
         How the engines of the Gaussian moments are chosen.
     """
 
-    dt: Any = leaf(number("dt", above=0.0, optional=True), default=None)
+    dt: Number | None = leaf(number("dt", above=0.0, optional=True), default=None)
     method: str = static(choice("method", ("heun", "euler")), default="heun")
     corrections: bool = static(flag("corrections"), default=False)
     noise: str = static(choice("noise", ("auto", "covariance", "samples")), default="auto")

@@ -1,7 +1,7 @@
 """First-order methods beyond plain SGD: momentum, methods on single coordinates, and the interface for others."""
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
-from twolayer.core.types import Numbers
-from twolayer.specification.fields import leaf, number
+from twolayer.core.types import Number
+from twolayer.specification.fields import accepts, leaf, number
 from twolayer.specification.registry import register
 
 
@@ -61,7 +61,7 @@ class HeavyBall(AbstractMethod):
     ``SGD(..., momentum=0.9)`` is equivalent to ``SGD(..., momentum=HeavyBall(0.9))``.
     """
 
-    beta: Any = leaf(number("beta", low=0.0, below=1.0), default=0.9)
+    beta: Number = leaf(number("beta", low=0.0, below=1.0), default=0.9)
 
     def advance(self, W: Array, V: Array, move: Array) -> tuple[Array, Array]:
         V = self.beta * V + move
@@ -75,7 +75,7 @@ class Nesterov(AbstractMethod):
     .. math:: V^+ = \beta V - \frac{\gamma}{d}\nabla L(W + \beta V), \qquad W^+ = W + V^+
     """
 
-    beta: Any = leaf(number("beta", low=0.0, below=1.0), default=0.9)
+    beta: Number = leaf(number("beta", low=0.0, below=1.0), default=0.9)
 
     def query(self, W: Array, V: Array) -> Array:
         return W + self.beta * V
@@ -113,7 +113,7 @@ class SignDescent(AbstractCoordinateMethod):
     :math:`V^+ = \beta V + (1 - \beta) \nabla L`; with :math:`\beta = 0`, the default, the sign is that of the gradient.
     """
 
-    beta: Any = leaf(number("beta", low=0.0, below=1.0), default=0.0)
+    beta: Number = leaf(number("beta", low=0.0, below=1.0), default=0.0)
 
     def steps(self, V: Array, gradient: Array) -> tuple[Array, Array]:
         V = self.beta * V + (1.0 - self.beta) * gradient
@@ -128,8 +128,8 @@ class RMSProp(AbstractCoordinateMethod):
               V^+ = \beta V + (1 - \beta) (\nabla L)^2
     """
 
-    beta: Any = leaf(number("beta", low=0.0, below=1.0), default=0.9)
-    epsilon: Any = leaf(number("epsilon", above=0.0), default=1e-8)
+    beta: Number = leaf(number("beta", low=0.0, below=1.0), default=0.9)
+    epsilon: Number = leaf(number("epsilon", above=0.0), default=1e-8)
 
     def steps(self, V: Array, gradient: Array) -> tuple[Array, Array]:
         V = self.beta * V + (1.0 - self.beta) * gradient**2
@@ -149,9 +149,9 @@ class Adam(AbstractCoordinateMethod):
 
     memory: ClassVar[int] = 3
 
-    beta1: Any = leaf(number("beta1", low=0.0, below=1.0), default=0.9)
-    beta2: Any = leaf(number("beta2", low=0.0, below=1.0), default=0.999)
-    epsilon: Any = leaf(number("epsilon", above=0.0), default=1e-8)
+    beta1: Number = leaf(number("beta1", low=0.0, below=1.0), default=0.9)
+    beta2: Number = leaf(number("beta2", low=0.0, below=1.0), default=0.999)
+    epsilon: Number = leaf(number("epsilon", above=0.0), default=1e-8)
 
     def steps(self, V: Array, gradient: Array) -> tuple[Array, Array]:
         mean, square, number_of_steps = jnp.split(V, 3)
@@ -164,7 +164,8 @@ class Adam(AbstractCoordinateMethod):
         return steps, jnp.concatenate([mean, square, number_of_steps])
 
 
-def as_momentum(value: object) -> AbstractMethod | Numbers:
+@accepts(Number, AbstractMethod)
+def as_momentum(value: object) -> AbstractMethod | Number:
     """Convert the argument ``momentum``: a number, which means heavy ball, or a method; heavy ball becomes a number."""
     if isinstance(value, HeavyBall):
         return value.beta

@@ -1,13 +1,13 @@
 """Ridge regression of the second layer, in closed form: the last part of layer-wise training."""
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import symmetrise
+from twolayer.core.types import Number
 from twolayer.problem import Problem
 from twolayer.specification.fields import count, leaf, number, static
 from twolayer.specification.registry import register
@@ -43,7 +43,7 @@ class RidgeRegression(eqx.Module):
         The number n of fresh samples; by default the whole population, :math:`n \to \infty`, which counts as no sample.
     """
 
-    penalty: Any = leaf(number("penalty", low=0.0))
+    penalty: Number = leaf(number("penalty", low=0.0))
     samples: int | None = static(count("samples", high=2**32 - 2, optional=True), default=None)
 
     # What a schedule asks of every phase, as of `SGD`.

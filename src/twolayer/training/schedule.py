@@ -1,5 +1,6 @@
 """Training in phases, such as learning rates that change or layers that are trained in turn."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,7 +9,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.types import Numbers, NumbersLike
 from twolayer.problem import Problem
-from twolayer.specification.fields import count, instance, leaf, number, static
+from twolayer.specification.fields import accepts, count, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.training.clock import Clock
 from twolayer.training.regression import RidgeRegression
@@ -18,12 +19,14 @@ from twolayer.training.task import Task, distinct
 Phase = SGD | RidgeRegression | Task
 
 
+@accepts(Phase, Sequence[Phase])
 def _as_phases(value: Any) -> tuple[Phase, ...]:
     phases = tuple(value) if isinstance(value, tuple | list) else (value,)
     check = instance("phases", (SGD, RidgeRegression, Task), "a list of training methods such as [SGD(0.5), SGD(0.1)]")
     return tuple(check(phase) for phase in phases)
 
 
+@accepts(float, Sequence[float], np.ndarray)
 def _as_switches(value: Any) -> tuple[float, ...]:
     times = tuple(value) if isinstance(value, tuple | list | np.ndarray) else (value,)
     return tuple(float(number("switches", above=0.0)(time)) for time in times)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.types import Numbers
+from twolayer.core.types import Converted, Number, Numbers, Unchecked
 from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, flag, instance, is_traced, leaf, number, static
 from twolayer.specification.registry import register
@@ -66,7 +66,7 @@ class LookAhead(AbstractReuse):
     one ascends (sharpness-aware minimisation). The trial step moves the first layer only.
     """
 
-    rate: Any = leaf(number("rate"))
+    rate: Number = leaf(number("rate"))
 
 
 class AbstractLayers(eqx.Module):
@@ -85,7 +85,7 @@ class Both(AbstractLayers):
     ``ratio`` is :math:`\kappa = \gamma_a / \gamma_d`, the learning rate of the second layer over that of the first.
     """
 
-    ratio: Any = leaf(number("ratio", low=0.0), default=1.0)
+    ratio: Number = leaf(number("ratio", low=0.0), default=1.0)
 
 
 @register
@@ -95,7 +95,7 @@ class Second(AbstractLayers):
     ``ratio`` is the learning rate of the second layer over ``learning_rate``, as for `Both`.
     """
 
-    ratio: Any = leaf(number("ratio", above=0.0), default=1.0)
+    ratio: Number = leaf(number("ratio", above=0.0), default=1.0)
 
 
 class AbstractConstraint(eqx.Module):
@@ -149,26 +149,30 @@ class SGD(eqx.Module):
         your own. It moves the first layer; the second is trained by plain SGD.
     """
 
-    learning_rate: Any = leaf(number("learning_rate", above=0.0))
+    learning_rate: Number = leaf(number("learning_rate", above=0.0))
     batch_size: int | None = static(count("batch_size", optional=True))
-    reuse: AbstractReuse = leaf(
+    reuse: Converted[AbstractReuse | str, AbstractReuse] = leaf(
         instance("reuse", AbstractReuse, "Fresh(), Repeated(), LookAhead(rate) or Reused(alpha)")
     )
-    layers: AbstractLayers = leaf(instance("layers", AbstractLayers, "First(), Both(ratio) or Second(ratio)"))
-    constraint: AbstractConstraint = leaf(instance("constraint", AbstractConstraint, "Free() or Sphere()"))
-    weight_decay: Any = leaf(number("weight_decay", low=0.0))
-    momentum: Any = leaf(as_momentum)
+    layers: Converted[AbstractLayers | str, AbstractLayers] = leaf(
+        instance("layers", AbstractLayers, "First(), Both(ratio) or Second(ratio)")
+    )
+    constraint: Converted[AbstractConstraint | str, AbstractConstraint] = leaf(
+        instance("constraint", AbstractConstraint, "Free() or Sphere()")
+    )
+    weight_decay: Number = leaf(number("weight_decay", low=0.0))
+    momentum: Converted[Number | AbstractMethod, Any] = leaf(as_momentum)
 
     def __init__(
         self,
-        learning_rate: Any,
-        batch_size: Any = None,
-        reuse: Any = None,
-        layers: Any = None,
-        constraint: Any = None,
-        weight_decay: Any = 0.0,
-        momentum: Any = 0.0,
-        method: Any = None,
+        learning_rate: Unchecked[Number],
+        batch_size: Unchecked[int | None] = None,
+        reuse: Unchecked[AbstractReuse | str | None] = None,
+        layers: Unchecked[AbstractLayers | str | None] = None,
+        constraint: Unchecked[AbstractConstraint | str | None] = None,
+        weight_decay: Unchecked[Number] = 0.0,
+        momentum: Unchecked[Number | AbstractMethod] = 0.0,
+        method: Unchecked[AbstractMethod | str | None] = None,
     ):
         """Set the defaults: without ``batch_size``, one fresh sample, or the whole set if samples are reused."""
         if method is not None:

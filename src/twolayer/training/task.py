@@ -1,15 +1,17 @@
 """A phase of a schedule with a task of its own: another target, noise, loss, or other inputs."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import numpy as np
 
+from twolayer.core.types import Converted, Number
 from twolayer.problem import AbstractLoss, AbstractTarget, Gaussian, Problem
 from twolayer.problem.losses import as_loss
-from twolayer.problem.noise import as_noise
+from twolayer.problem.noise import Flips, as_noise
 from twolayer.specification.codec import to_json
-from twolayer.specification.fields import ONLY_WHEN_GIVEN, instance, leaf, replaced
+from twolayer.specification.fields import ONLY_WHEN_GIVEN, accepts, instance, leaf, replaced
 from twolayer.specification.registry import register
 from twolayer.training.regression import RidgeRegression
 from twolayer.training.sgd import SGD
@@ -17,7 +19,22 @@ from twolayer.training.sgd import SGD
 
 def _optional(name: str, family: type, noun: str) -> Any:
     check = instance(name, family, noun)
-    return lambda value: None if value is None else check(value)
+
+    @accepts(family, str, None)
+    def convert(value: Any) -> Any:
+        return None if value is None else check(value)
+
+    return convert
+
+
+@accepts(Number, Flips, None)
+def _as_own_noise(value: Any) -> Any:
+    return None if value is None else as_noise(value)
+
+
+@accepts(AbstractLoss, str, Callable, None)
+def _as_own_loss(value: Any) -> Any:
+    return None if value is None else as_loss(value)
 
 
 @register
@@ -51,8 +68,8 @@ class Task(eqx.Module):
     target: AbstractTarget | None = leaf(
         _optional("target", AbstractTarget, "a target such as Committee(k=2, activation='erf')"), default=None
     )
-    noise: Any = leaf(lambda value: None if value is None else as_noise(value), default=None)
-    loss: AbstractLoss | None = leaf(lambda value: None if value is None else as_loss(value), default=None)
+    noise: Converted[Number | Flips | None, Any] = leaf(_as_own_noise, default=None)
+    loss: AbstractLoss | None = leaf(_as_own_loss, default=None)
 
     inputs: Gaussian | None = leaf(
         _optional("inputs", Gaussian, "Gaussian(d, spectrum=...)"), default=None, metadata=ONLY_WHEN_GIVEN

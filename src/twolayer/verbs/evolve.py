@@ -37,9 +37,9 @@ IN_STEPS = "the steps nearest to the times asked for"
 class Interrupted(KeyboardInterrupt):
     """The user stopped the work; ``result`` holds what was finished."""
 
-    def __init__(self, result: Any):
+    def __init__(self, result: "xr.Dataset | xr.DataTree | None"):
         super().__init__()
-        self.result = result
+        self.result: Any = result  # which of these depends on the verb
 
 
 @takes_these

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.specification.fields import accepts
 from twolayer.specification.registry import registered
 
 if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
@@ -83,6 +84,7 @@ def names() -> dict[str, Callable[[], AbstractActivation]]:
     return {"_".join(word.lower() for word in parts): cls for parts, cls in zip(words, plain, strict=True)}
 
 
+@accepts(AbstractActivation, str, Callable)
 def as_activation(value: ActivationLike) -> AbstractActivation:
     """Convert an activation, its name, or a JAX function of one number to an activation."""
     if isinstance(value, AbstractActivation):

@@ -1,6 +1,6 @@
 """Activations that users define by a function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -8,15 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, first_line, shown
+from twolayer.core.types import Unchecked
 from twolayer.problem.activations.activation import AbstractActivation
 from twolayer.problem.activations.found_kinks import kinks_in
-from twolayer.specification.fields import array, count, static
+from twolayer.specification.fields import accepts, count, static, vector
 from twolayer.specification.registry import register
 
 # A kink that was found is one that was given if it is this close.
 SAME = 1e-6
 
 
+@accepts(Callable)
 def _scalar_function(value: Any) -> Callable[[Any], Any]:
     if not callable(value):
         raise InvalidInput(f"Argument `function` must be a JAX function of one number, but is {shown(value)}.")
@@ -34,10 +36,6 @@ def _scalar_function(value: Any) -> Callable[[Any], Any]:
     return value
 
 
-def _as_kinks(value: Any) -> tuple[float, ...]:
-    return tuple(array("kinks", 1)(value).tolist())
-
-
 @register
 class Custom(AbstractActivation):
     """An activation given by a JAX function of one number.
@@ -49,14 +47,20 @@ class Custom(AbstractActivation):
     """
 
     function: Callable[[Any], Any] = static(_scalar_function)
-    kinks: tuple[float, ...] = static(_as_kinks, default=())
+    kinks: tuple[float, ...] = static(vector("kinks"), default=())
     parity: int = static(count("parity", low=-1, high=1), default=0)
     growth: int = static(count("growth", low=0), default=1)
 
-    def __init__(self, function: Any, kinks: Any = (), parity: Any = 0, growth: Any = 1):
+    def __init__(
+        self,
+        function: Unchecked[Callable[[Any], Any]],
+        kinks: Unchecked[Sequence[float]] = (),
+        parity: Unchecked[int] = 0,
+        growth: Unchecked[int] = 1,
+    ):
         """Find the kinks of the function."""
         self.function = _scalar_function(function)
-        given = _as_kinks(kinks)
+        given = vector("kinks")(kinks)
         found = [kink for kink in kinks_in(self.function) or () if all(abs(kink - other) > SAME for other in given)]
         self.kinks = tuple(sorted({*given, *found}))
         self.parity = count("parity", low=-1, high=1)(parity)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.problem.activations.activation import AbstractActivation
-from twolayer.specification.fields import array, number, static
+from twolayer.specification.fields import number, static, vector
 from twolayer.specification.registry import register
 
 if TYPE_CHECKING:  # a type checker would take an AbstractVar for an argument of the constructor
@@ -133,8 +133,8 @@ class PiecewiseLinear(AbstractPiecewiseLinear):
         The derivative at a kink at zero, which a row of zero weights has; that of the left side by default.
     """
 
-    kinks: tuple[float, ...] = static(lambda value: tuple(array("kinks", 1)(value).tolist()))
-    changes: tuple[float, ...] = static(lambda value: tuple(array("changes", 1)(value).tolist()))
+    kinks: tuple[float, ...] = static(vector("kinks"))
+    changes: tuple[float, ...] = static(vector("changes"))
     slope: float = static(number("slope"), default=0.0)
     offset: float = static(number("offset"), default=0.0)
     slope_at_zero: float | None = static(number("slope_at_zero", optional=True), default=None)

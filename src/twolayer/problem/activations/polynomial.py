@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import hermite
 from twolayer.problem.activations.activation import AbstractActivation
-from twolayer.specification.fields import array, count, static
+from twolayer.specification.fields import count, static, vector
 from twolayer.specification.registry import register
 
 # The highest degree of a Hermite polynomial as an activation.
@@ -81,7 +81,7 @@ class HermiteActivation(AbstractActivation):
 class PolynomialActivation(AbstractActivation):
     r"""A polynomial, :math:`\sigma(x) = \sum_n c_n x^n`, with its ``coefficients``, the constant first."""
 
-    coefficients: tuple[float, ...] = static(lambda value: tuple(array("coefficients", 1)(value).tolist()))
+    coefficients: tuple[float, ...] = static(vector("coefficients"))
 
     kinks: ClassVar[tuple[float, ...]] = ()
     needs_arguments: ClassVar[bool] = True

@@ -1,13 +1,12 @@
 """The committee machine as a target."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
 from twolayer.core.multivariate import Polynomial, constant, from_coefficients
+from twolayer.core.types import OptionalValues
 from twolayer.problem.activations import AsActivation, as_activation
 from twolayer.problem.targets.target import AbstractTarget, Units, check_covariance
 from twolayer.specification.fields import MAX_LENGTH, array, count, is_traced, leaf, static
@@ -26,8 +25,8 @@ class Committee(AbstractTarget):
 
     k: int = static(count("k"))
     activation: AsActivation = leaf(as_activation)
-    P: Any = leaf(array("P", 2, optional=True, largest=MAX_LENGTH**2), default=None)
-    second_layer: Any = leaf(array("second_layer", 1, optional=True, largest=MAX_LENGTH), default=None)
+    P: OptionalValues = leaf(array("P", 2, optional=True, largest=MAX_LENGTH**2), default=None)
+    second_layer: OptionalValues = leaf(array("second_layer", 1, optional=True, largest=MAX_LENGTH), default=None)
 
     def __check_init__(self):
         if self.P is not None and not is_traced(self.P):

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, NotApplicable, shown
 from twolayer.core.multivariate import Polynomial
+from twolayer.core.types import Values
 from twolayer.problem.targets.labels import Labels
 from twolayer.problem.targets.target import AbstractTarget
 from twolayer.specification.fields import array, instance, is_traced, leaf
@@ -49,7 +50,7 @@ class Mixture(AbstractTarget):
     """
 
     targets: tuple[AbstractTarget, ...] = eqx.field(converter=_as_targets)
-    shares: Any = leaf(array("shares", 1))
+    shares: Values = leaf(array("shares", 1))
 
     def __check_init__(self) -> None:
         """Check the shares, and that the targets state one overlap matrix at most."""

@@ -12,11 +12,12 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, first_line, shown
 from twolayer.core.multivariate import MAX_DEGREE, Polynomial, compose, constant, hermite, unknown
 from twolayer.core.precision import double
+from twolayer.core.types import Converted, OptionalValues, Unchecked
 from twolayer.problem.activations.found_kinks import has_kinks, kinks_in
 from twolayer.problem.expression import MAX_FIELDS, MAX_POWER, MAX_VALUE, Expression
 from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.target import AbstractTarget
-from twolayer.specification.fields import array, count, flag, is_traced, leaf, static
+from twolayer.specification.fields import accepts, array, count, flag, is_traced, leaf, static
 from twolayer.specification.registry import register
 
 
@@ -49,6 +50,7 @@ def check_values(target: AbstractTarget, name: str) -> None:
         )
 
 
+@accepts(str, Expression, Callable)
 def _as_function(value: Any) -> Expression | Callable[[Any], Any]:
     if isinstance(value, str):
         return Expression(value)
@@ -68,11 +70,16 @@ class MultiIndex(AbstractTarget):
     smooth functions is used then.
     """
 
-    function: Any = eqx.field(static=True, converter=_as_function)
+    function: Converted[str | Expression | Callable[[Any], Any], Any] = eqx.field(static=True, converter=_as_function)
     k: int = static(count("k", high=MAX_FIELDS))
     smooth: bool = static(flag("smooth"), default=True)
 
-    def __init__(self, function: Any, k: Any = None, smooth: Any = True):
+    def __init__(
+        self,
+        function: Unchecked[str | Expression | Callable[[Any], Any]],
+        k: Unchecked[int | None] = None,
+        smooth: Unchecked[bool] = True,
+    ):
         """Set the defaults: for a formula, ``k`` is the highest index of its fields."""
         self.function = _as_function(function)
         if k is None:
@@ -165,7 +172,7 @@ class Hermite(AbstractTarget):
 
     is_smooth: ClassVar[bool] = True
 
-    def __init__(self, coefficients: Any):
+    def __init__(self, coefficients: Unchecked[Mapping[Any, float]]):
         """Read the coefficients, a mapping from degrees (one number, or one for each field) to numbers."""
         if not isinstance(coefficients, Mapping) or not coefficients:
             raise InvalidInput(
@@ -218,7 +225,7 @@ class Staircase(AbstractTarget):
     """
 
     k: int = static(count("k", high=MAX_POWER))
-    coefficients: Any = leaf(array("coefficients", 1, optional=True), default=None)
+    coefficients: OptionalValues = leaf(array("coefficients", 1, optional=True), default=None)
 
     is_smooth: ClassVar[bool] = True
 

@@ -1,21 +1,24 @@
 """Targets of one field."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.multivariate import Polynomial, from_coefficients
+from twolayer.core.types import Converted
 from twolayer.problem.activations import AbstractActivation, SquareActivation, as_activation
 from twolayer.problem.expression import Expression
 from twolayer.problem.kinks import kinks_of
 from twolayer.problem.targets.multi_index import check_values
 from twolayer.problem.targets.target import AbstractTarget, Units
+from twolayer.specification.fields import accepts, leaf
 from twolayer.specification.registry import register
 
 
+@accepts(AbstractActivation, Expression, str, Callable)
 def _as_link(value: Any) -> AbstractActivation | Expression:
     """Convert an activation, its name, a function, or a formula in ``z`` to an activation or a formula."""
     if isinstance(value, Expression):
@@ -37,7 +40,7 @@ class SingleIndex(AbstractTarget):
     The link g is an activation or a formula: ``SingleIndex("tanh")``, ``SingleIndex("z**3 - 3*z")``.
     """
 
-    link: Any = eqx.field(converter=_as_link)
+    link: Converted[AbstractActivation | Expression | str | Callable[[Any], Any], Any] = leaf(_as_link)
 
     k: ClassVar[int] = 1
 

@@ -97,7 +97,7 @@ def corrections(
     psi_gf = 2.0 * symmetrise(a[:, None] * moments.phi)
     dQ = size * a[:, None] * symmetrise(bracket) * a[None, :] + decay * (p * training.weight_decay * Q - psi_gf)
     dQ = dQ if training.trains_first else jnp.zeros_like(Q)
-    total = Change(dQ, jnp.zeros_like(M), jnp.zeros_like(a))
+    total = Change(jnp.asarray(dQ), jnp.zeros_like(M), jnp.zeros_like(a))
 
     if training.is_spherical and training.trains_first:
         F = pack(decayed(problem, training, overlaps, mean))
