@@ -1,5 +1,6 @@
 """The result of `learn`: labelled, saved, summarised and drawn."""
 
+import html
 import json
 
 import numpy as np
@@ -21,6 +22,13 @@ def test_a_result_says_what_the_analysis_says():
     assert result.stage_size.attrs["units"] == "standard deviations of the target"
     online = result.sel(protocol="online SGD, one sample a step")
     assert online.steps_exponent == 2.0 and not online.has_log
+
+
+def test_an_analysis_shows_its_report_and_not_its_fields():
+    analysis = tl.learnability("z1 + he3(z2)")
+    assert repr(analysis) == str(analysis) and "leap" in repr(analysis)
+    shown = analysis._repr_html_()
+    assert shown.startswith("<pre>") and html.unescape(shown[5:-6]) == str(analysis)
 
 
 @pytest.mark.parametrize(

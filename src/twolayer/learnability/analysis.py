@@ -9,6 +9,7 @@ import numpy as np
 
 from twolayer.core.deprecation import renamed_function
 from twolayer.core.errors import InvalidInput, shown
+from twolayer.core.text import Text
 from twolayer.core.types import NumbersLike
 from twolayer.learnability.certificate import Verdict
 from twolayer.learnability.formula import Formula, formula_of, in_fewest_fields
@@ -27,7 +28,7 @@ from twolayer.problem.targets import check_covariance
 MAX_FIELDS = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Learnability:
     """Which directions of a target first-order methods learn, in which order, and at which cost.
 
@@ -153,6 +154,11 @@ class Learnability:
         from twolayer.learnability.as_text import report
 
         return report(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return Text(self)._repr_html_()
 
 
 if TYPE_CHECKING:
