@@ -42,6 +42,9 @@ replicas = 2
 
 GIVEN = "problem.start={kind='GivenOverlaps', Q=%s, M=[[0.1, 0], [0, 0.1]]}"
 FORMULA = "problem.target={kind='MultiIndex', function=%s, k=2}"
+SPECTRUM = "problem.inputs={kind='Gaussian', d=20, spectrum=%s}"
+PHASES = "{kind='SGD', learning_rate=0.5}, {kind='Task', training={kind='SGD', learning_rate=0.5}, %s}"
+TASK = f"training={{kind='Schedule', phases=[{PHASES}], switches=[0.5]}}"
 
 # What is wrong, and a part of the sentence that must say so.
 BAD = {
@@ -77,6 +80,16 @@ BAD = {
     "save not increasing": ("run.save=[0.5, 0.2]", "increasing"),
     "not applicable": ("training.batch_size=15", "`SaadSolla` does not apply"),
     "override without value": ("training.learning_rate", "path.to.key=value"),
+    "negative eigenvalue": (SPECTRUM % "[[-1, 0.5], [1, 0.5]]", "must lie in [0,"),
+    "shares of a spectrum": (SPECTRUM % "[[1, 0.5], [2, 0.2]]", "must sum to 1, but sum to 0.7"),
+    "covariance that is not positive": (
+        "problem.inputs={kind='Gaussian', d=4, spectrum=[[1,2,0,0],[2,1,0,0],[0,0,1,0],[0,0,0,1]]}",
+        "positive semi-definite as a covariance, but has the eigenvalue -1",
+    ),
+    "labels that do not fit the loss": ("problem.loss=hinge", "needs labels that are signs"),
+    "unknown loss": ("problem.loss=huberr", "did you mean 'Huber'"),
+    "a task in another dimension": (TASK % "inputs={kind='Gaussian', d=30}", "must have d = 20"),
+    "a task with other fields": (TASK % "target={kind='Committee', k=3, activation='erf'}", "k = 2 fields"),
 }
 
 

@@ -48,9 +48,22 @@ def test_names_and_the_list(capsys):
         (["__import__('os')"], "__import__"),
         (["spec.json", "--p", "1"], "`--p` belongs to the short form"),
         (["z1", "--set", "d=3"], "`--set`"),
+        (["z1", "--loss", "hing"], "did you mean 'Hinge'"),
+        (["z1", "--loss", "hinge"], "needs labels that are signs"),
+        (["spec.json", "--loss", "huber"], "`--loss` belongs to the short form"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments, word, capsys):
     assert main(["learn", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and word in err
+
+
+def test_the_loss_decides_what_is_learned_also_from_a_report(tmp_path, monkeypatch, capsys):
+    """Huber's loss cuts large labels of He3, which leaves them a linear part."""
+    monkeypatch.chdir(tmp_path)
+    for arguments, exponent in ((["he3(z1)"], 3), (["he3(z1)", "--loss", "huber", "--out", "cut"], 1)):
+        assert main(["learn", *arguments, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["information_exponent"] == exponent
+    assert main(["learn", "cut/spec.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["information_exponent"] == 1

@@ -19,7 +19,19 @@ from twolayer.cli.options import (
     switch,
 )
 
-SHORT_FORM = ("student", "p", "second_layer", "d", "noise", "learning_rate", "free", "verify", "largest", "seed")
+SHORT_FORM = (
+    "student",
+    "p",
+    "second_layer",
+    "d",
+    "noise",
+    "learning_rate",
+    "loss",
+    "free",
+    "verify",
+    "largest",
+    "seed",
+)
 
 
 # Large: a command has one argument for each of its options.
@@ -40,6 +52,9 @@ def learn(
     noise: Annotated[float, option("--noise", "VALUE", "Variance of the label noise.")] = 0.0,
     learning_rate: Annotated[
         float | None, option("--learning-rate", "VALUE", "For that time; the best rate when left out.")
+    ] = None,
+    loss: Annotated[
+        str | None, option("--loss", "NAME", "The loss that is trained: correlation, logistic, hinge or huber.")
     ] = None,
     free: Annotated[bool, switch("--free", "Rows may change their length; else they keep it.")] = False,
     verify: Annotated[
@@ -96,7 +111,9 @@ def _question(context: Context) -> dict[str, Any]:
     if overrides:
         raise InvalidInput("Option `--set` changes a specification, but EXPRESSION is a target.")
     network = None if given["student"] is None else Student(given["p"], given["student"], given["second_layer"])
-    same = {name: given[name] for name in ("target", "d", "noise", "learning_rate", "verify", "largest", "seed")}
+    same = {
+        name: given[name] for name in ("target", "d", "noise", "learning_rate", "loss", "verify", "largest", "seed")
+    }
     return same | {"student": network, "spherical": not given["free"]}
 
 
