@@ -13,6 +13,28 @@ from scipy.linalg import expm
 
 import twolayer as tl
 
+# An erf committee in a file, which runs in a moment.
+SMALL_FILE = """
+title = "small"
+[problem]
+[problem.target]
+kind = "Committee"
+k = 2
+activation = "erf"
+[problem.student]
+p = 2
+activation = "erf"
+[problem.inputs]
+kind = "Gaussian"
+d = 20
+[training]
+learning_rate = 0.5
+[run]
+until = 1.0
+save = 4
+replicas = 2
+"""
+
 # ------------------------------------------------------------------------------------------------------ problems
 
 

@@ -15,30 +15,10 @@ from pathlib import Path
 import pytest
 
 import twolayer as tl
+from tests.systems import SMALL_FILE
 from twolayer.cli import main
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
-
-SMALL = """
-title = "small"
-[problem]
-[problem.target]
-kind = "Committee"
-k = 2
-activation = "erf"
-[problem.student]
-p = 2
-activation = "erf"
-[problem.inputs]
-kind = "Gaussian"
-d = 20
-[training]
-learning_rate = 0.5
-[run]
-until = 1.0
-save = 4
-replicas = 2
-"""
 
 GIVEN = "problem.start={kind='GivenOverlaps', Q=%s, M=[[0.1, 0], [0, 0.1]]}"
 FORMULA = "problem.target={kind='MultiIndex', function=%s, k=2}"
@@ -98,7 +78,7 @@ def spec(tmp_path, monkeypatch):
     """A small specification in a folder of its own, which is also the working folder."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "small.toml"
-    path.write_text(SMALL)
+    path.write_text(SMALL_FILE)
     return path
 
 

@@ -6,33 +6,14 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from tests.systems import SMALL_FILE
 from twolayer.experiment import RunSpec, demo_spec, read_spec, run_spec
 from twolayer.experiment.specs import parse_spec
 from twolayer.specification.codec import content_hash, from_json, to_json
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.toml"))
 
-SMALL = """
-title = "small"
-[problem]
-noise = 0.01
-[problem.target]
-kind = "Committee"
-k = 2
-activation = "erf"
-[problem.student]
-p = 2
-activation = "erf"
-[problem.inputs]
-kind = "Gaussian"
-d = 20
-[training]
-learning_rate = 0.5
-[run]
-until = 1.0
-save = 4
-replicas = 2
-"""
+SMALL = SMALL_FILE.replace("[problem]\n", "[problem]\nnoise = 0.01\n")
 
 
 def test_a_file_gives_the_objects_it_names(tmp_path):
