@@ -99,6 +99,16 @@ def test_every_analysis_can_be_swept(verb, fields, over, variable):
     assert np.isfinite(result[variable].values.astype(float)).any()
 
 
+def test_cells_with_different_variables_along_a_dimension_are_put_together():
+    """One neuron has the ODE from the starts of all runs, and two from fewer, which alone have a largest threshold."""
+    problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(60))
+    over, asked = {"problem.student.p": [1, 2]}, {"threshold": 0.1, "replicas": 6, "starts": 3, "until": 3.0}
+    result = tl.sweep(problem, tl.SGD(0.08, constraint=tl.Sphere()), verb="exit_time", over=over, workers=0, **asked)
+    assert counts(result)["done"] == 2, failures(result)
+    known = {name: np.isfinite(result[name].values).sum(axis=1).tolist() for name in ("ode", "largest_threshold")}
+    assert known == {"ode": [6, 3], "largest_threshold": [0, 3]}
+
+
 def test_comparisons_are_computed_together_and_judged_one_by_one(monkeypatch):
     """Every number and every word is that of `compare`, and no cell is computed by itself."""
     calls = []

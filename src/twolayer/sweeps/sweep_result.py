@@ -157,11 +157,12 @@ def _is_label(name: str, variable: CellVariable) -> bool:
 
 
 def _length(layout: _CellLayout, shape: _Shape) -> tuple[int, ...]:
-    """The sizes of a variable in the whole."""
-    return tuple(
-        len(layout.labels[name]) if name in layout.labels else size
-        for name, size in zip(shape.dimensions, shape.sizes, strict=True)
-    )
+    """The sizes of a variable in the whole: those of the longest variable along each dimension, in any cell."""
+    longest: dict[str, int] = {}
+    for other in layout.shapes.values():
+        for name, size in zip(other.dimensions, other.sizes, strict=True):
+            longest[name] = max(size, longest.get(name, 0))
+    return tuple(len(layout.labels[name]) if name in layout.labels else longest[name] for name in shape.dimensions)
 
 
 def _is_common(layout: _CellLayout, name: str, shape: _Shape) -> bool:
