@@ -1,5 +1,6 @@
 """Cautions: what can be done, but says little or takes long, is told before anybody relies on it."""
 
+import dataclasses
 import importlib
 import json
 import warnings
@@ -155,6 +156,26 @@ def test_what_explain_measured_is_known_before_a_run(monkeypatch):
     assert duration.recalled(phase_retrieval(d=500), training) == measured
     assert duration.recalled(phase_retrieval(p=2), training) == duration.Averages()
     assert "`SaadSolla` takes about " in duration.foreseen([tl.SaadSolla()], problem, training, ask)[0]
+
+
+def test_a_run_says_how_long_the_next_one_of_its_kind_takes_also_in_another_process(monkeypatch, tmp_path):
+    """Nobody has measured the averages: a run ten times as long, of three times as many starts, takes thirty times."""
+    monkeypatch.setattr(remembered, "_here", {})
+    monkeypatch.setattr(remembered, "_file", lambda topic: tmp_path / topic)
+    monkeypatch.setattr(duration, "_speed", lambda: 1.0)
+    problem, training = phase_retrieval(), tl.SGD(0.05)
+    ask = Ask(until=10.0, save=2, replicas=10)
+    duration.remember_run(tl.SaadSolla(), problem, training, ask, 0.5)
+    assert duration.seconds_as_before(tl.SaadSolla(), problem, training, ask) == 0.0, "not worth it"
+    duration.remember_run(tl.SaadSolla(), problem, training, ask, 7.0)
+    monkeypatch.setattr(remembered, "_here", {})  # as in a process that has just begun
+    assert duration.seconds_as_before(tl.SaadSolla(), problem, training, ask) == pytest.approx(7.0)
+    longer = dataclasses.replace(ask, until=100.0, replicas=30)
+    assert 25.0 < duration.seconds_as_before(tl.SaadSolla(), problem, training, longer) / 7.0 < 30.5
+    (sentence,) = duration.foreseen([tl.SaadSolla()], problem, training, longer)
+    assert sentence.startswith("`SaadSolla` takes about ") and " min" in sentence
+    duration.remember_run(tl.DirectSGD(), problem, training, ask, 1e6)
+    assert duration.seconds_as_before(tl.DirectSGD(), problem, training, ask) == 0.0, "steps are most of its work"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ JAX tells the end of every tracing and lowering, and of every compilation; nativ
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -86,8 +86,11 @@ def of_native() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def usual(key: str) -> Iterator[None]:
-    """Know for the time of a block how long the programs of such work took to compile, and remember how long it was."""
+def usual(key: str) -> Iterator[Callable[[], float]]:
+    """Know for the time of a block how long the programs of such work took to compile, and remember how long it was.
+
+    Yields a function that returns the seconds of compiling since the block began.
+    """
     listen()
     known = recall(TOPIC, key)
     with _state.lock:
@@ -97,7 +100,7 @@ def usual(key: str) -> Iterator[None]:
         work = _Work(known[0] if known else None, _state.total, _state.entered)
         _state.watched.append(work)
     try:
-        yield
+        yield lambda: _state.total - work.before
         taken = _state.total - work.before
         is_alone = is_alone and _state.entered == work.entered
         # Programs that come from the cache take a moment, and tell nothing of those that do not.

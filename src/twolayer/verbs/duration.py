@@ -54,6 +54,8 @@ COSINES, NODE, SOLUTIONS, PASSES = 5, 2.5, 6, 16
 CHEAP = 1e5
 # Under which measured costs of averages are remembered.
 TOPIC = "averages"
+# Under which the times of runs are remembered, and the seconds from which one is worth it.
+RUNS, WORTH = "run-times", 2.0
 # Seconds that a call from Python may take before it counts as work, and seconds of all timed calls.
 DISPATCH, TRIALS = 2e-2, 0.3
 
@@ -144,11 +146,14 @@ def foreseen(
 ) -> tuple[str, ...]:
     """What to say before a run, or several in a row, that takes longer than a minute; nothing is compiled to know it.
 
-    Where `explain` has not measured the averages of such a problem, here or in another process, they count nothing, so
-    that the time is too short.
+    Where `explain` has not measured the averages of such a problem, here or in another process, an earlier run of this
+    kind says how long another one takes. Without either, averages count nothing, so that the time is too short.
     """
     averages = recalled(problem, training)
     times = [seconds(description, problem, training, ask, averages) for description in descriptions]
+    if averages == Averages():
+        ran = [seconds_as_before(description, problem, training, ask) for description in descriptions]
+        times = [before if time is None or before > time else time for time, before in zip(times, ran, strict=True)]
     names = [f"`{type(description).__name__}`" for description in descriptions]
     parts = [(name, time) for name, time in zip(names, times, strict=True) if time is not None]
     if sum(time for _, time in parts) <= LONG:
@@ -158,6 +163,27 @@ def foreseen(
         return (f"{parts[0][0]} takes about {in_words(parts[0][1])} here, {ends}",)
     each = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
     return (f"This takes about {in_words(sum(time for _, time in parts))} here ({each}), {ends}",)
+
+
+def remember_run(
+    description: AbstractDescription, problem: Problem, training: Training, ask: Ask, taken: float
+) -> None:
+    """Keep how long a run took besides compiling, for later ones of its kind, where averages are most of the work."""
+    if taken > WORTH and (extent := _extent(description, problem, training, ask)):
+        remember(RUNS, kind_of_programs(description, problem, training), [taken / extent])
+
+
+def seconds_as_before(description: AbstractDescription, problem: Problem, training: Training, ask: Ask) -> float:
+    """The time of a run by the last one of its kind, here or in another process; zero where there was none."""
+    known = recall(RUNS, kind_of_programs(description, problem, training))
+    return known[0] * _extent(description, problem, training, ask) if known else 0.0
+
+
+def _extent(description: AbstractDescription, problem: Problem, training: Training, ask: Ask) -> float:
+    """How many operations a run takes for each of those of its averages; zero if their cost does not matter to it."""
+    usual, more = Averages(), Averages(operations=1e9)
+    times = [seconds(description, problem, training, ask, averages) for averages in (usual, more)]
+    return 0.0 if times[0] is None or times[1] is None else (times[1] - times[0]) / (_speed() * OPERATION * 1e9)
 
 
 def kind_of_programs(description: AbstractDescription, problem: Problem, training: Training) -> str:

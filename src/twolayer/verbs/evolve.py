@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -20,7 +21,7 @@ from twolayer.description import AbstractDescription, Applies, Plan, Record, Sta
 from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
-from twolayer.verbs.duration import foreseen, kind_of_programs
+from twolayer.verbs.duration import foreseen, kind_of_programs, remember_run
 from twolayer.verbs.phases import follow, require
 from twolayer.verbs.places import conclude, open_place
 from twolayer.verbs.predictions import with_predictions
@@ -134,8 +135,12 @@ def run(
         record = Record.from_arrays(place.result)
         plan.progress(1.0)
     else:
-        with compiling.usual(kind_of_programs(description, problem, training)):
+        began = time.monotonic()
+        with compiling.usual(kind_of_programs(description, problem, training)) as compiled:
             record = follow(description, problem, training, plan)
+            taken = time.monotonic() - began - compiled()
+        if place is None and not (record.interrupted or plan.stops):
+            remember_run(description, problem, training, spec.ask, taken)
         others = (record.others or {}) | task_risks(problem, training, plan, record)
         record = stopped(record._replace(others=others or None), plan)
     if not record.interrupted:
