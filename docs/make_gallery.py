@@ -4,11 +4,12 @@
     python docs/make_gallery.py escape-times   # some of them
     python docs/make_gallery.py --cards        # the cards of the index alone, from the pictures that are stored
 
-The pictures and numbers are kept in docs/gallery/, so that a build of the site runs nothing; the tests make every page
-again and hold it to its claims.
+The pictures, the numbers and the times that pages take are kept in docs/gallery/, so that a build of the site runs
+nothing; the tests make every page again and hold it to its claims.
 """
 
 import argparse
+import resource
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from twolayer.gallery.make import claims_table
 from twolayer.gallery.page import SOURCES
 
 HERE = Path(__file__).parent / "gallery"
+TIMES = "times.toml"  # seconds of CPU time that pages take, by their names
 
 
 def opened(page) -> list[str]:
@@ -42,8 +44,10 @@ def opened(page) -> list[str]:
 
 
 def write_page(page, folder: Path, data_dir: Path | None) -> None:
+    before = cpu_time()
     result = make(page, folder, PageOptions(data_dir=data_dir))
     assert result.holds, str(result)
+    store_time(page, cpu_time() - before)
     pictures = [name for name in result.files if name.endswith((".png", ".gif"))]
     for name in pictures:
         shutil.copyfile(folder / name, HERE / f"{page.name}-{name}")
@@ -57,6 +61,37 @@ def write_page(page, folder: Path, data_dir: Path | None) -> None:
              *opened(page), f"{made}, from this script (and `--full` at larger sizes):", "",
              f"```{{literalinclude}} {script}\n:language: python\n```"]  # fmt: skip
     (HERE / f"{page.name}.md").write_text("\n".join(parts).rstrip() + "\n")
+
+
+def cpu_time() -> float:
+    """Seconds of CPU time of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(part.ru_utime + part.ru_stime for part in used)
+
+
+def times() -> dict[str, int]:
+    """The seconds of CPU time that pages took when they were made last."""
+    path = HERE / TIMES
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def store_time(page, seconds: float) -> None:
+    """Keep the time that a page took, beside those of the others."""
+    known = times() | {page.name: round(seconds)}
+    lines = [f"{each.name} = {known[each.name]}\n" for each in pages() if each.name in known]
+    words = "# Seconds of CPU time of pages at their default sizes, with compilation; made by make_gallery.py.\n"
+    (HERE / TIMES).write_text(words + "".join(lines), encoding="utf-8")
+
+
+def times_table() -> list[str]:
+    """A table of all pages: how many claims each makes, and how long it takes."""
+    known = times()
+    lines = ["| page | claims | CPU seconds |", "|---|---|---|"]
+    for page in pages():
+        text = (HERE / f"{page.name}.md").read_text(encoding="utf-8")
+        claims = sum(line.rstrip().endswith("| holds |") for line in text.splitlines())
+        lines.append(f"| [{page.title}](gallery/{page.name}.md) | {claims} | {known.get(page.name, '')} |")
+    return lines
 
 
 def figure_of(page) -> Path:
@@ -75,8 +110,7 @@ def index_text() -> str:
         "",
         "Claims and figures of the source texts, made by this package with its theory and its simulation on them.",
         "Each page states its claims in numbers, and fails when they do not hold. `twolayer gallery` lists them,",
-        "`twolayer gallery NAME` makes one, most of them in under a minute; `staircase` takes a minute and a half of",
-        "CPU time.",
+        "`twolayer gallery NAME` makes one, most of them in under a minute; a table at the end has the times.",
     ]
     for source, (title, key) in SOURCES.items():
         cited = ["", f"From {{cite:t}}`{key}`."] if key else []  # not in the heading, whose text is in the contents
@@ -97,6 +131,16 @@ def index_text() -> str:
                 "",
             ]
         lines += ["::::", "", "```{toctree}", ":hidden:", "", *(f"gallery/{page.name}" for page in names), "```"]
+    lines += [
+        "",
+        "## How long the pages take",
+        "",
+        "Seconds of CPU time at the default sizes, with compilation, as measured when the page was made last, on a",
+        "machine with two cores that had other work. Pages spread over the cores, so that a free machine takes less.",
+        "`--full` takes minutes to hours; the pages say so.",
+        "",
+        *times_table(),
+    ]
     return "\n".join(lines) + "\n"
 
 

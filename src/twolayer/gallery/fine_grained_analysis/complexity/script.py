@@ -107,12 +107,10 @@ class Row:
             Series(named("largest loss"), [0.0, 1.0], [1.0, 1.0], kind="reference", dashed=1),
         ]
         second = [points(named("loss of the network"), shares, self.loss, 2)]
-        second.append(Series(named("loss of the kernel"), shares, self.kernel_loss.mean(axis=0), color=2, dashed=1))
+        second.append(of_kernel(named("loss of the kernel"), shares, self.kernel_loss, 2))
         if self.has_signs:
             second.append(points(named("wrong signs, network"), shares, self.wrong, 3))
-            second.append(
-                Series(named("wrong signs, kernel"), shares, self.kernel_wrong.mean(axis=0), color=3, dashed=1)
-            )
+            second.append(of_kernel(named("wrong signs, kernel"), shares, self.kernel_wrong, 3))
         return [
             Panel(axis, "before training, and the loss", first, title=self.title, xlim=limits, ylim=(0.0, top)),
             Panel(axis, "on test samples", second, title=self.title, xlim=limits, ylim=(0.0, None)),
@@ -225,6 +223,12 @@ def points(label, shares, draws, color):
     """Means over draws with their standard errors."""
     error = draws.std(axis=0, ddof=1) / np.sqrt(len(draws))
     return Series(label, shares, draws.mean(axis=0), error, kind="points", color=color)
+
+
+def of_kernel(label, shares, draws, color):
+    """Means over draws of the labels, which is all that the kernel depends on."""
+    look = {"marker": "_", "ms": 12, "mew": 1.5}
+    return Series(label, shares, draws.mean(axis=0), kind="points", color=color, look=look)
 
 
 if __name__ == "__main__":
