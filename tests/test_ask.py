@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -145,3 +146,35 @@ def test_the_fields_of_an_object_are_typed_as_the_keywords_of_the_verb(asked, ke
     fields = {field.name: str(field.type) for field in dataclasses.fields(asked)}
     assert fields == {name: str(of) for name, of in get_type_hints(keywords).items()}
     assert str(Any) not in fields.values()
+
+
+PHASE = (
+    tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100)),
+    tl.SGD(0.08, constraint=tl.Sphere()),
+)
+ANALYSES = {
+    "exit_time": (
+        partial(tl.exit_time, *PHASE, starts=4),
+        tl.Ask(until=30.0, replicas=3, seed=5),
+        {"until": 30.0, "replicas": 3, "seed": 5},
+    ),
+    "optimise": (
+        partial(tl.optimise, PHASE[0], tl.SGD(0.08, constraint=tl.Sphere())),
+        tl.Ask(risk_threshold=1.0, replicas=2, seed=5),
+        {"risk_threshold": 1.0, "starts": 2, "seed": 5},
+    ),
+    "learn": (partial(tl.learn, "z1"), tl.Ask(seed=5), {"seed": 5}),
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_an_analysis_takes_an_ask_as_evolve_does(name):
+    """The same hash says that it is the same question, and a keyword beside it replaces its field."""
+    analysis, ask, stated = ANALYSES[name]
+    asked, by_name = analysis(ask=ask), analysis(**stated)
+    assert asked.identical(by_name) and asked.attrs["spec_hash"] == by_name.attrs["spec_hash"]
+    assert analysis(ask=ask, seed=6).attrs["spec_hash"] != asked.attrs["spec_hash"]
+    with pytest.raises(tl.InvalidInput, match=f"`{name}` reads .*seed of an `Ask`, but `ask.save` is 7"):
+        analysis(ask=tl.Ask(save=7))
+    with pytest.raises(tl.InvalidInput, match="must be an Ask such as"):
+        analysis(ask=3)

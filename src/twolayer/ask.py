@@ -5,9 +5,9 @@ is the one specification of a run, and its hash names the report folder, the dat
 """
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypedDict, TypeVar
 
 import equinox as eqx
 import jax
@@ -31,6 +31,8 @@ MAX_POINTS = 10**6
 # How often the overlaps of a result are held: as they are made, blanked where runs diverged, and labelled.
 COPIES = 4
 Training = SGD | Schedule
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 # ---------------------------------------------------------------------------------------------------- fields
@@ -177,6 +179,34 @@ class Ask(eqx.Module):
         if self.risk_threshold is None:
             return None
         return np.broadcast_to(np.asarray(self.risk_threshold, dtype=float), self.replicas).copy()
+
+
+def reads_ask(**arguments: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let an analysis take an `Ask`, whose fields become the arguments given here; keywords beside it come first.
+
+    A field that the analysis does not read must have its default, since it would be ignored.
+    """
+
+    def decorate(analysis: Callable[P, R]) -> Callable[P, R]:
+        @wraps(analysis)
+        def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+            ask: Any = kwargs.pop("ask", None)
+            if ask is None:
+                return analysis(*args, **kwargs)
+            instance("ask", Ask, "an Ask such as Ask(until=10.0, replicas=32)")(ask)
+            others = [field.name for field in dataclasses.fields(ask) if field.name not in arguments]
+            unread = next((name for name in others if getattr(ask, name) != getattr(Ask(), name)), None)
+            if unread is not None:
+                raise InvalidInput(
+                    f"`{analysis.__name__}` reads {', '.join(arguments)} of an `Ask`, "
+                    f"but `ask.{unread}` is {shown(getattr(ask, unread))}."
+                )
+            read: Any = {argument: getattr(ask, name) for name, argument in arguments.items()} | kwargs
+            return analysis(*args, **read)  # pyright: ignore[reportCallIssue]
+
+        return asked
+
+    return decorate
 
 
 # ------------------------------------------------------------------------------------------- the whole specification

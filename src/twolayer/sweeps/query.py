@@ -223,7 +223,7 @@ def _check_argument(verb: str, name: str) -> None:
 
 
 # Arguments of analyses that a sweep gives itself.
-_ELSEWHERE = ("progress", "checkpoint")
+_ELSEWHERE = ("ask", "progress", "checkpoint")
 
 
 # ------------------------------------------------------------------------------------------------------- the cells

@@ -15,7 +15,7 @@ from twolayer.analyses.escape.from_saddle import FromSaddle
 from twolayer.analyses.escape.measurement import measure
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import AbstractQuantity
-from twolayer.ask import Training
+from twolayer.ask import Ask, Training, reads_ask
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import NotApplicable, takes_these
@@ -81,12 +81,15 @@ def predictor_of(problem: Problem, training: Training) -> AbstractPredictor:
     return next(predictor for predictor in PREDICTORS if predictor.applies(problem, training))
 
 
+# Large: a verb has one argument for each thing that can be asked.
 @takes_these
+@reads_ask(until="until", replicas="replicas", seed="seed")
 @shows_progress
 def exit_time(
     problem: Problem,
     training: SGD | Schedule,
     *,
+    ask: Ask | None = None,
     threshold: float | int = 0.1,
     replicas: int = 256,
     starts: int = 256,
@@ -117,6 +120,8 @@ def exit_time(
     ----------
     problem, training
         What is learned, and how the weights move; a `Schedule` has no formulas.
+    ask
+        ``until``, ``replicas`` and ``seed`` as an `Ask`, as in `evolve`; arguments beside it come first.
     threshold
         T, between 0 and 1. It is relative to the initial excess risk, or overlap, of each start.
     replicas

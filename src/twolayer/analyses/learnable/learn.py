@@ -9,6 +9,7 @@ import numpy as np
 
 from twolayer.analyses.learnable.learn_result import Learned, to_dataset
 from twolayer.analyses.learnable.verification import check
+from twolayer.ask import Ask, reads_ask
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
@@ -53,11 +54,13 @@ class Asked:
 
 # Large: a verb has one argument for each thing that can be asked.
 @takes_these
+@reads_ask(seed="seed")
 @shows_progress
 def learn(
     target: TargetLike,
     student: Student | ActivationLike | None = None,
     *,
+    ask: Ask | None = None,
     d: int | None = None,
     P: NumbersLike | None = None,
     noise: float | int = 0.0,
@@ -84,6 +87,8 @@ def learn(
         A formula such as ``"he2(z1) + z1*z2"``, a target, or a name of `twolayer.learnability.named_targets`.
     student
         An activation or a `Student`: what it can see of the target is then said, too.
+    ask
+        ``seed`` as an `Ask`, as in `evolve`; an argument beside it comes first.
     d
         The input dimension: with a student, the growth rate and the time to leave the plateau of a random start.
     P

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.analyses.tasks.planning import best_plan
-from twolayer.ask import Ask, make_plan
+from twolayer.ask import Ask, make_plan, reads_ask
 from twolayer.core.errors import ComputationFailed, InvalidInput, NotApplicable, takes_these
 from twolayer.core.precision import double
 from twolayer.core.text import Text
@@ -90,12 +90,15 @@ def best_training(result: "xr.Dataset") -> SGD | Schedule:
     return from_json(check_kind(result, kind, "optimise").attrs["training"], (SGD, Schedule))
 
 
+# Large: a verb has one argument for each thing that can be asked.
 @takes_these
+@reads_ask(risk_threshold="risk_threshold", replicas="starts", seed="seed")
 @shows_progress
 def optimise(
     problem: Problem,
     training: SGD | Schedule,
     *,
+    ask: Ask | None = None,
     risk_threshold: float | int | None = None,
     samples: float | int | None = None,
     pieces: int = 1,
@@ -115,6 +118,9 @@ def optimise(
     problem, training
         What is learned, and how; ``training.learning_rate`` is where the search begins. A `Schedule` of several tasks
         is planned instead: see ``tasks``.
+    ask
+        ``risk_threshold``, ``replicas`` (the starts) and ``seed`` as an `Ask`, as in `evolve`; arguments beside it come
+        first.
     risk_threshold
         Minimise the number of samples until the excess risk is at most this.
     samples
