@@ -72,6 +72,18 @@ def test_a_specification_and_the_short_form_give_the_same(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["spec_hash"] == hashes[1]
 
 
+def test_fields_of_the_short_form_are_changed(capsys):
+    """An option and the field that it sets are one question, by hash."""
+    short, answers = "ntk sphere --n 30 --d 5 --width 64 --steps 3".split(), []
+    changes = ("problem.start.deviation=0.5", "data.test=20", "run.delta=0.2", "run.ridge=0.25")
+    options = [part for change in changes for part in ("--set", change)]
+    for arguments in (options, "--kappa 0.5 --test 20 --delta 0.2 --ridge 0.25".split(), []):
+        assert main([*short, *arguments, "--json", "--quiet"]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert answers[0]["spec_hash"] != answers[2]["spec_hash"]
+
+
 def test_fields_of_a_specification_are_changed(tmp_path, capsys):
     path = tmp_path / "lazy.toml"
     path.write_text(SPEC.replace("learning_rate = 0.75", 'layers = "Second"'))
@@ -181,7 +193,7 @@ def test_a_file_and_a_target(tmp_path, capsys):
         (["sphere", "--n", "20", "--devices", "99"], "devices"),
         (["absent.npz"], "There is no file"),
         (["absent.toml"], "There is no specification file"),
-        (["sphere", "--n", "20", "--set", "run.steps=3"], "`--set`"),
+        (["sphere", "--n", "20", "--set", "run.until=3"], "no field 'until'"),
     ],
 )
 def test_bad_input_is_refused_in_one_sentence(arguments, words, capsys, tmp_path, monkeypatch):

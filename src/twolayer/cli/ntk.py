@@ -76,10 +76,11 @@ def ntk(
 ) -> Answer:
     """Say what the Gram matrix predicts: spectrum, training curve, complexity, bounds; and what a network does.
 
-    With a specification its fields are changed by --set; the other options are a short form for a data set.
+    --set changes any field; the other options are a short form of a specification for a data set.
 
     Example: twolayer ntk mnist --data-dir DIR --n 1000 --width 4096 --shares 11 --out lazy
     Example: twolayer ntk sphere --n 200 --d 10 --target "z1 + z1*z2 + cos(z3) - 1"
+    Example: twolayer ntk sphere --width 256 --set problem.start.deviation=0.5
     Example: twolayer ntk examples/ntk/sphere.toml --set problem.student.p=1024
     """
     from twolayer.analyses import ntk as analyse
@@ -106,8 +107,7 @@ def ntk(
 
 def _specification(context: Context) -> "tuple[LazySpec, dict[str, Any] | None]":
     """What is asked, from a file or from the options of the short form, and the table that names the samples."""
-    from twolayer.core.errors import InvalidInput
-    from twolayer.experiment.lazy import lazy_spec, read_lazy_tables
+    from twolayer.experiment.lazy import changed, lazy_spec, read_lazy_tables
 
     options = {name: value for name, value in context.params.items() if name not in OF_BOTH}
     source, overrides = context.params["source"], context.params["overrides"] or ()
@@ -115,9 +115,8 @@ def _specification(context: Context) -> "tuple[LazySpec, dict[str, Any] | None]"
         refuse(context, options)
         tables = read_lazy_tables(source, overrides)
         return lazy_spec(tables), tables.get("data")
-    if overrides:
-        raise InvalidInput("Option `--set` changes a field of a specification SPEC.toml, but SOURCE is a data set.")
-    return _from_options(source, options)
+    short = _from_options(source, options)
+    return changed(*short, overrides) if overrides else short
 
 
 def _from_options(source: str, options: dict[str, Any]) -> "tuple[LazySpec, dict[str, Any]]":

@@ -34,9 +34,9 @@ from twolayer.core.types import NumbersLike, PathLike
 from twolayer.data import load_samples
 from twolayer.data.array_files import BYTES_OF_A_NUMBER
 from twolayer.data.samples import SamplesLike
-from twolayer.experiment.specs import read_tables, refuse_unknown
+from twolayer.experiment.specs import parse_tables, read_tables, refuse_unknown
 from twolayer.problem import Problem, Samples
-from twolayer.specification.codec import decode, encode
+from twolayer.specification.codec import decode, encode, to_json
 from twolayer.specification.fields import count
 from twolayer.training import SGD
 from twolayer.training.sgd import AbstractLayers
@@ -114,7 +114,19 @@ def read_lazy_spec(path: str | Path, overrides: Sequence[str] = ()) -> LazySpec:
 
 def read_lazy_tables(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
     """The tables of such a file."""
-    data = read_tables(path, overrides, _of_report)
+    return _checked(read_tables(path, overrides, _of_report))
+
+
+def changed(
+    spec: LazySpec, data: dict[str, Any] | None, overrides: Sequence[str]
+) -> tuple[LazySpec, dict[str, Any] | None]:
+    """The specification with changes as to a file, such as ``"training.layers=Both"``, and the table of its samples."""
+    text = to_json(lazy_tables(spec, data))
+    tables = _checked(parse_tables(text, overrides, "the short form", True, _of_report))
+    return lazy_spec(tables), tables.get("data")
+
+
+def _checked(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     refuse_unknown(data, TABLES, "The specification has no table or key")
     if "problem" not in data:
         raise InvalidInput("The specification needs the table `[problem]`.")

@@ -60,7 +60,7 @@ def read_tables(
     """
     path = Path(path)
     text = read_text(path, "specification file", MAX_BYTES)
-    return _parse_tables(text, overrides, str(path), path.suffix.lower() == ".json", of_report)
+    return parse_tables(text, overrides, str(path), path.suffix.lower() == ".json", of_report)
 
 
 def read_run_tables(path: str | Path) -> dict[str, Any]:
@@ -110,12 +110,13 @@ def parse_spec(
     text: str, overrides: Sequence[str] = (), source: str = "specification", is_json: bool = False
 ) -> RunSpec:
     """The specification that a TOML or JSON text states; ``source`` names the text in messages."""
-    return from_tables(_parse_tables(text, overrides, source, is_json, _tables_of))
+    return from_tables(parse_tables(text, overrides, source, is_json, _tables_of))
 
 
-def _parse_tables(
+def parse_tables(
     text: str, overrides: Sequence[str], source: str, is_json: bool, of_report: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
+    """The tables of a text in TOML or JSON, with changes; ``source`` is what messages call it."""
     form = "JSON" if is_json else "TOML"
     try:
         data = of_report(json.loads(text)) if is_json else tomllib.loads(text)
