@@ -79,7 +79,7 @@ def store_time(page, seconds: float) -> None:
     """Keep the time that a page took, beside those of the others."""
     known = times() | {page.name: round(seconds)}
     lines = [f"{each.name} = {known[each.name]}\n" for each in pages() if each.name in known]
-    words = "# Seconds of CPU time of pages at their default sizes, with compilation; made by make_gallery.py.\n"
+    words = "# Seconds of CPU time of pages at their default sizes; made by make_gallery.py.\n"
     (HERE / TIMES).write_text(words + "".join(lines), encoding="utf-8")
 
 
@@ -135,8 +135,10 @@ def index_text() -> str:
         "",
         "## How long the pages take",
         "",
-        "Seconds of CPU time at the default sizes, with compilation, as measured when the page was made last, on a",
-        "machine with two cores that had other work. Pages spread over the cores, so that a free machine takes less.",
+        "Seconds of CPU time at the default sizes, as measured when the page was made last, on a machine with two",
+        "cores that had other work. Most programs were on disk already: compiling them in a first run can take as",
+        "long again, or longer.",
+        "Pages spread over the cores, so that a free machine takes less.",
         "`--full` takes minutes to hours; the pages say so.",
         "",
         *times_table(),

@@ -139,7 +139,7 @@ def _law_panel(side, d):
         for label, times, color in zip(("SGD", "SDE", "ODE, random starts"), side.values(), (0, 4, 1), strict=True)
     ]
     end = float(np.quantile(side["ODE"], 0.995))
-    return Panel("time  $t$", "fraction that has exited", laws, xlim=(0.0, end), title=rf"$d = {d}$")
+    return Panel("time  $t$", "fraction that has exited", laws, xlim=(0.0, end), legend="below", title=rf"$d = {d}$")
 
 
 def _formulas(dimensions, gamma, noise):
