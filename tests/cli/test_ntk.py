@@ -1,6 +1,7 @@
 """``twolayer ntk``: the promised keys, what is written, and what is refused."""
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,14 @@ def test_fields_of_the_short_form_are_changed(capsys):
     short, answers = "ntk sphere --n 30 --d 5 --width 64 --steps 3".split(), []
     changes = ("problem.start.deviation=0.5", "data.test=20", "run.delta=0.2", "run.ridge=0.25")
     options = [part for change in changes for part in ("--set", change)]
-    for arguments in (options, "--kappa 0.5 --test 20 --delta 0.2 --ridge 0.25".split(), []):
-        assert main([*short, *arguments, "--json", "--quiet"]) == 0
-        answers.append(json.loads(capsys.readouterr().out))
+    former = "--kappa 0.5 --test 20 --delta 0.2 --ridge 0.25".split()
+    for arguments in (options, former, []):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always" if arguments is former else "error", tl.TwolayerDeprecationWarning)
+            assert main([*short, *arguments, "--json", "--quiet"]) == 0
+        out, err = capsys.readouterr()
+        answers.append(json.loads(out))
+        assert ("use `--set run.delta=VALUE` instead" in err) == (arguments is former)
     assert answers[0] == answers[1]
     assert answers[0]["spec_hash"] != answers[2]["spec_hash"]
 
@@ -163,7 +169,7 @@ def test_matrix_free(capsys):
     arguments = ["ntk", "sphere", "--n", "80", "--d", "6", "--steps", "10", "--json", "--quiet"]
     answers = []
     for method in ("exact", "free"):
-        assert main([*arguments, "--method", method]) == 0
+        assert main([*arguments, "--set", f"run.method={method}"]) == 0
         answers.append(json.loads(capsys.readouterr().out))
     assert [each["method"] for each in answers] == ["exact", "free"]
     assert answers[1]["complexity"] == pytest.approx(answers[0]["complexity"], rel=1e-9)
@@ -189,8 +195,8 @@ def test_a_file_and_a_target(tmp_path, capsys):
         (["sphere", "--n", "20", "--target", "z21"], "21 fields"),
         (["sphere", "--n", "20", "--classes", "a"], "--classes"),
         (["sphere", "--n", "20", "--shares", "1"], "--shares"),
-        (["sphere", "--n", "20", "--method", "fast"], "method"),
-        (["sphere", "--n", "20", "--devices", "99"], "devices"),
+        (["sphere", "--n", "20", "--set", "run.method=fast"], "method"),
+        (["sphere", "--n", "20", "--set", "run.devices=99"], "devices"),
         (["absent.npz"], "There is no file"),
         (["absent.toml"], "There is no specification file"),
         (["sphere", "--n", "20", "--set", "run.until=3"], "no field 'until'"),

@@ -104,13 +104,13 @@ def test_without_a_network_and_where_the_theorems_do_not_apply():
 def test_the_table_is_kept_and_written(wide, tmp_path, capsys):
     loaded = tl.load(tl.save(wide, tmp_path / "lazy.nc"))
     assert loaded.identical(wide) and str(tl.summary(loaded)) == str(tl.summary(wide))
-    options = "ntk sphere --n 30 --d 5 --width 64 --steps 5 --delta 0.2 --epsilon 0.5 --target z1 --json".split()
-    assert main(options) == 0
+    options = "ntk sphere --n 30 --d 5 --width 64 --steps 5 --set run.delta=0.2 --set run.epsilon=0.5 --target z1"
+    assert main([*options.split(), "--json"]) == 0
     out, err = capsys.readouterr()
     rows = {row["statement"]: row for row in json.loads(out)["theorems"]}
     form = rows["6.1: sqrt(y H^-1 y) of the target"]
     assert form["needed"] == pytest.approx(3.0) and form["here"] < 2.0 and "failure probability 0.2" in err
-    assert main(["ntk", "sphere", "--n", "20", "--delta", "1.5"]) == 2
+    assert main(["ntk", "sphere", "--n", "20", "--set", "run.delta=1.5"]) == 2
 
 
 def test_factor_of_a_step():

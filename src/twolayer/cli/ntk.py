@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from twolayer.cli.answer import Answer
-from twolayer.cli.options import AsJson, Context, Overrides, Quiet, Seed, folder, option, refuse, switch
+from twolayer.cli.options import AsJson, Context, Overrides, Quiet, Seed, folder, is_given, option, refuse, switch
+from twolayer.core.deprecation import former_option
 
 if TYPE_CHECKING:
     from twolayer.analyses import LazySpec
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
 SPECIFICATIONS = (".toml", ".json")
 # Options of both forms: a specification has its own words for all others.
 OF_BOTH = ("source", "overrides", "out", "as_json", "quiet")
+# Options that --set replaces: they work for one more version, and say which field they set.
+FIELDS = {
+    "random_labels": "data.random_labels=SHARE",
+    "ridge": "run.ridge=VALUE",
+    "delta": "run.delta=VALUE",
+    "epsilon": "run.epsilon=VALUE",
+    "single": "run.precision=single",
+    "method": "run.method=NAME",
+    "devices": "run.devices=N",
+}
+FORMER = {
+    name: former_option(f"--{name.replace('_', '-')}", f"--set {field}", since="0.2") for name, field in FIELDS.items()
+}
 
 
 # Large: a command has one argument for each of its options.
@@ -30,7 +44,9 @@ def ntk(
     n: Annotated[int | None, option("--n", "N", "Training samples; 1000 when left out.")] = None,
     d: Annotated[int, option("--d", "N", "Dimension of `sphere`.")] = 20,
     classes: Annotated[str | None, option("--classes", "A,B|A", "Two classes, or one against the rest.")] = None,
-    random_labels: Annotated[float, option("--random-labels", "SHARE", "Share of labels drawn at random.")] = 0.0,
+    random_labels: Annotated[
+        float, option("--random-labels", "SHARE", "Share of labels drawn at random.", hidden=True)
+    ] = 0.0,
     target: Annotated[
         str | None,
         option(
@@ -49,7 +65,7 @@ def ntk(
     ] = None,
     activation: Annotated[str, option("--activation", "NAME", "Of the kernel.")] = "relu",
     layers: Annotated[str, option("--layers", "NAME", "Trained: first, second or both.")] = "first",
-    ridge: Annotated[float, option("--ridge", "VALUE", "Added to the diagonal.")] = 0.0,
+    ridge: Annotated[float, option("--ridge", "VALUE", "Added to the diagonal.", hidden=True)] = 0.0,
     shares: Annotated[
         int, option("--shares", "N", "Shares of random labels, 0 to 1, to compare with test errors.")
     ] = 0,
@@ -57,14 +73,19 @@ def ntk(
         int | None,
         option("--test", "N", "Test samples on which errors are measured; none when left out, but 1000 with --shares."),
     ] = None,
-    delta: Annotated[float, option("--delta", "VALUE", "Failure probability of the theorems.")] = 0.1,
+    delta: Annotated[float, option("--delta", "VALUE", "Failure probability of the theorems.", hidden=True)] = 0.1,
     epsilon: Annotated[
-        float, option("--epsilon", "VALUE", "Accuracy of theorem 4.1, as a fraction of the norm of the labels.")
+        float,
+        option("--epsilon", "VALUE", "Accuracy of theorem 4.1, as a fraction of the norm of the labels.", hidden=True),
     ] = 0.1,
-    single: Annotated[bool, switch("--single", "Network and matrix-free products in single precision.")] = False,
-    method: Annotated[str, option("--method", "NAME", "exact (all eigenvalues), free (no matrix), or auto.")] = "auto",
+    single: Annotated[
+        bool, switch("--single", "Network and matrix-free products in single precision.", hidden=True)
+    ] = False,
+    method: Annotated[
+        str, option("--method", "NAME", "exact (all eigenvalues), free (no matrix), or auto.", hidden=True)
+    ] = "auto",
     devices: Annotated[
-        int | None, option("--devices", "N", "Accelerators for `free`; all of them when left out.")
+        int | None, option("--devices", "N", "Accelerators for `free`; all of them when left out.", hidden=True)
     ] = None,
     seed: Seed = 0,
     data_dir: Annotated[Path | None, folder("--data-dir", "Where the named sets are.")] = None,
@@ -115,6 +136,9 @@ def _specification(context: Context) -> "tuple[LazySpec, dict[str, Any] | None]"
         refuse(context, options)
         tables = read_lazy_tables(source, overrides)
         return lazy_spec(tables), tables.get("data")
+    for name, warn in FORMER.items():
+        if is_given(context, name):
+            warn()
     short = _from_options(source, options)
     return changed(*short, overrides) if overrides else short
 

@@ -18,9 +18,9 @@ def option(name: str, metavar: str, help: str, **more: object) -> OptionInfo:
     return typer.Option(name, metavar=metavar, help=help, **more)  # pyright: ignore
 
 
-def switch(name: str, help: str) -> OptionInfo:
+def switch(name: str, help: str, **more: object) -> OptionInfo:
     """An option without a value."""
-    return typer.Option(name, help=help)
+    return typer.Option(name, help=help, **more)  # pyright: ignore
 
 
 def argument(metavar: str, help: str) -> ArgumentInfo:
@@ -59,12 +59,17 @@ Every = Annotated[
 ]
 
 
+def is_given(context: Context, name: str) -> bool:
+    """Whether the user gave an option."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
 def refuse(context: Context, names: Iterable[str]) -> None:
     """Refuse options of a short form beside a specification, which has fields for them."""
     from twolayer.core.errors import InvalidInput
 
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name != "DEFAULT":
+        if is_given(context, name):
             stated = name.replace("_", "-")
             raise InvalidInput(f"Option `--{stated}` belongs to the short form: change a specification by `--set`.")

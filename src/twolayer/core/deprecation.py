@@ -120,6 +120,12 @@ def renamed_function(
     return call
 
 
+def former_option(option: str, replacement: str, *, since: str) -> Callable[[], None]:
+    """Return a function that warns that an option of a command was used which has a replacement."""
+    deprecation = _announce(f"Option `{option}`", f"`{replacement}`", since)
+    return lambda: _warn(deprecation)
+
+
 def renamed_attributes(module: str, replacements: Mapping[str, str], *, since: str) -> Callable[[str], object]:
     """Make the ``__getattr__`` of a module whose attributes have other names, or another place, now.
 
