@@ -90,6 +90,19 @@ def test_fields_of_the_short_form_are_changed(capsys):
     assert answers[0]["spec_hash"] != answers[2]["spec_hash"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [(["training.learning_rate=0.625"], "--eta 0.125"), (["training.layers=Both"], "--layers both")],
+)
+def test_the_training_of_the_short_form_is_changed(changes, option, capsys):
+    """Also where the short form states the layers alone; a learning rate is the step size times d."""
+    hashes = []
+    for arguments in (["--set", *changes], option.split()):
+        assert main([*"ntk sphere --n 30 --d 5 --steps 3".split(), *arguments, "--json", "--quiet"]) == 0
+        hashes.append(json.loads(capsys.readouterr().out)["spec_hash"])
+    assert hashes[0] == hashes[1]
+
+
 def test_fields_of_a_specification_are_changed(tmp_path, capsys):
     path = tmp_path / "lazy.toml"
     path.write_text(SPEC.replace("learning_rate = 0.75", 'layers = "Second"'))

@@ -158,6 +158,8 @@ def lazy_tables(spec: LazySpec, data: dict[str, Any] | None) -> dict[str, Any]:
     """The tables from which `lazy_spec` makes the same, as plain data: samples by the table that named them, if any."""
     tables: dict[str, Any] = encode(spec)  # pyright: ignore[reportAssignmentType]: an object becomes a table
     test = spec.ask.test
+    if not isinstance(spec.training, SGD):  # the layers alone, beside which a learning rate may be stated
+        tables["training"] = {"layers": tables["training"]}
     if data is None:
         samples: dict[str, Any] = {"inputs": spec.problem.inputs, "test": test}
         arrays = {name: {"kind": "Samples", "X": x.X.tolist(), "y": x.y.tolist()} for name, x in samples.items() if x}
