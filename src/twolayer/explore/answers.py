@@ -5,7 +5,7 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from twolayer.ask import Ask, RunSpec, make_plan
 from twolayer.core.errors import ComputationFailed, InvalidInput, shown
@@ -40,6 +40,7 @@ VIEWS = {"unit": ("time", "samples", "samples / d"), "x": ("linear", "log"), "y"
 KEPT = 4  # comparisons that are kept for downloads
 
 
+@runtime_checkable
 class Tell(Protocol):
     """Tells an event: its name, and its data as keywords."""
 
