@@ -75,7 +75,7 @@ class _Trials:
         self.replicas = starts if problem.has_random_start else 1
         self.rows: dict[tuple[float, ...], tuple[Schedule, np.ndarray, float]] = {}
 
-    def value(self, candidate: Sequence[float] | np.ndarray, schedule: Schedule, is_kept: bool = True) -> float:
+    def value(self, candidate: Sequence[float | int] | np.ndarray, schedule: Schedule, is_kept: bool = True) -> float:
         """The mean of the excess risks of all tasks at the end of a schedule, infinite where it is not reached."""
         key = tuple(map(float, candidate))
         row = self.rows.get(key) or self._followed(schedule)
