@@ -29,6 +29,8 @@ extensions = [
     "make_claims",
 ]
 mathjax_path = "mathjax/tex-chtml.js"
+# Formulas of one size whatever font a reader's machine has: matched to wide letters, they outgrow the column.
+mathjax3_config = {"chtml": {"matchFontHeight": False, "scale": 1.2}}
 exclude_patterns = ["live_figures.py", "make_cards.py", "make_claims.py", "make_gallery.py", "run_notebooks.py"]
 
 # A name in single backticks within a docstring is a link where there is something to link to.

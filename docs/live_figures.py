@@ -73,7 +73,7 @@ FIGURES = {
     "sgd-to-ode": (
         committee,
         {"replicas": 32},
-        {"title": "Runs of SGD close in on the ODE as d grows", "until": 4.0, "points": 100, "replicas": 12,
+        {"title": "Runs of SGD close in on the ODE as d grows", "until": 4.0, "points": 100, "replicas": 32,
          "x": TIME, "y": RISK | {"scale": "log"},
          "knobs": [dimension([100, 400, 1600, 6400, 100_000], 400), knob("learning_rate", RATE, 0.1, 6.0, 2.0),
                    knob("noise", NOISE, 0.0001, 1.0, 0.001)]},
@@ -87,7 +87,7 @@ FIGURES = {
     "risk-floor": (
         lambda: phase_retrieval(noise=0.5, rate=0.05, start=tl.WarmStart(0.9)),
         {"replicas": 32},
-        {"title": "Runs and the ODE settle on the floor of the risk", "until": 10.0, "points": 160, "replicas": 12,
+        {"title": "Runs and the ODE settle on the floor of the risk", "until": 10.0, "points": 160, "replicas": 32,
          "x": TIME, "y": RISK,
          "knobs": [knob("learning_rate", RATE, 0.01, 0.2, 0.05), knob("noise", NOISE, 0.01, 2.0, 0.5, "linear"),
                    dimension([300, 1000, 10_000], 1000)]},
@@ -103,7 +103,7 @@ FIGURES = {
     "second-layer": (
         lambda: phase_retrieval(p=4, rate=1.0, layers=tl.Both(ratio=1.0)),
         {"replicas": 32, "overlap_threshold": 0.3},
-        {"title": "Four neurons, both layers trained", "until": 12.0, "points": 150, "replicas": 8, "x": TIME,
+        {"title": "Four neurons, both layers trained", "until": 12.0, "points": 150, "replicas": 24, "x": TIME,
          "y": {"quantity": "alignment", "label": "largest cosine with the target", "scale": "linear",
                "range": [0.0, 1.03]},
          "knobs": [knob("layers.ratio", "ratio of the rates κ", 0.01, 10.0, 1.0),
@@ -112,7 +112,7 @@ FIGURES = {
     "million-dimensions": (
         phase_retrieval,
         {"replicas": 32, "risk_threshold": 0.5},
-        {"title": "Exact SGD in a million dimensions", "until": 5.0, "points": 100, "replicas": 4, "x": TIME, "y": RISK,
+        {"title": "Exact SGD in a million dimensions", "until": 5.0, "points": 100, "replicas": 8, "x": TIME, "y": RISK,
          "knobs": [dimension([10_000, 100_000, 1_000_000, 10_000_000], 1_000_000),
                    knob("learning_rate", RATE, 0.03, 0.15, 0.0833)]},
     ),

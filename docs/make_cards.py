@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from scipy import ndimage
 
-SIZE = (600, 400)
+SIZE = (600, 450)
 COLOURS = 64
 # The panel on a page's card, counted from 0 by rows; the first one where the page is not listed.
 PANELS = {"learning-rate-regimes": 2, "mean-field": 1, "optimised-schedule": 1, "provable-learning": 3}

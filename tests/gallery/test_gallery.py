@@ -70,7 +70,7 @@ def test_every_page_has_a_card():
         path = DOCS / "gallery" / f"{page.name}-card.png"
         assert path.stat().st_size < 60_000
         with Image.open(path) as card:
-            assert card.size == (600, 400) and len(np.unique(np.asarray(card.convert("L")))) > 10
+            assert card.size == (600, 450) and len(np.unique(np.asarray(card.convert("L")))) > 10
 
 
 def test_a_card_is_cut_out_at_the_gutters(monkeypatch, tmp_path):

@@ -29,6 +29,10 @@ const twolayerLive = (() => {
     });
   }
 
+  // Workers beside the page, to which one core is left.
+  const MOST_WORKERS = 8;
+  const workerCount = () => Math.max(1, Math.min(MOST_WORKERS, (navigator.hardwareConcurrency || 1) - 1));
+
   function newWorker() {
     const text = `const serve = (${twolayerEngine.toString()})().serve(postMessage); onmessage = (e) => serve(e.data);`;
     return new Worker(URL.createObjectURL(new Blob([text], { type: "text/javascript" })));
@@ -81,7 +85,7 @@ const twolayerLive = (() => {
     if (canvas.height !== Math.round(h * ratio)) canvas.height = Math.round(h * ratio);
     const pen = canvas.getContext("2d");
     const style = getComputedStyle(canvas);
-    const [left, right, top, bottom] = [58, w - 10, 8, h - 40];
+    const [left, right, top, bottom] = [58, w - 18, 8, h - 40];
     const place = (axis, value, a, b) => {
       const [low, high] = axis.isLog ? axis.range.map(Math.log) : axis.range;
       return a + (b - a) * (((axis.isLog ? Math.log(value) : value) - low) / (high - low));
@@ -181,6 +185,7 @@ const twolayerLive = (() => {
     differs: "SGD differs from the theory",
   };
   const [ROUNDING, WEAK] = [1e-12, 0.5];
+  const NEGLIGIBLE = 1e-6;
 
   /**
    * Compare one quantity of runs with a theory, a limit of large d, from the same starts.
@@ -308,10 +313,17 @@ const twolayerLive = (() => {
         const program = await fetched(this.settings.program, this.settings.address);
         this.manifest = program.manifest;
         this.read = reader(this.manifest, this.settings.y.quantity);
-        this.worker = newWorker();
-        this.worker.onmessage = (event) => this.receive(event.data);
-        this.worker.onerror = (event) => this.fail(event.message);
-        this.worker.postMessage({ kind: "load", ...program });
+        const { replicas } = this.settings;
+        const count = Math.min(workerCount(), replicas);
+        // Replica n has its own start and random numbers, whichever worker takes it: the numbers are the same for any count.
+        const from = (n) => Math.round((n * replicas) / count);
+        this.workers = Array.from({ length: count }, (_, n) => ({ from: from(n), to: from(n + 1), worker: newWorker() }));
+        let waiting = count;
+        for (const one of this.workers) {
+          one.worker.onmessage = ({ data }) => (data.kind === "ready" ? --waiting || this.run() : this.receive(data, one));
+          one.worker.onerror = (event) => this.fail(event.message);
+          one.worker.postMessage({ kind: "load", ...program });
+        }
       } catch (problem) {
         this.fail(problem.message);
       }
@@ -323,11 +335,11 @@ const twolayerLive = (() => {
     }
 
     run() {
-      if (!this.worker) return;
+      if (!this.workers) return;
       const { manifest, settings } = this;
       const { d, ...numbers } = this.values;
       const cell = d === undefined ? 0 : manifest.cells.findIndex((one) => one.d === d);
-      const { time_per_rate: unit, numbers: base, d: dimension } = manifest.cells[cell];
+      const { time_per_rate: unit, numbers: base, d: dimension, overlaps } = manifest.cells[cell];
       const rate = numbers.learning_rate === undefined ? base[manifest.names.learning_rate] : numbers.learning_rate;
       // On the axis of samples one unit is d samples, that is d steps; on the axis of time the program has its own.
       this.perUnit = settings.x.quantity === "samples" ? dimension : 1 / (unit * rate);
@@ -336,38 +348,50 @@ const twolayerLive = (() => {
       const times = this.x.map((value) => value * this.perUnit * unit * rate);
       this.runs = Array.from({ length: replicas }, () => []);
       this.theory = [];
-      this.passages = null;
+      this.passages = [];
+      this.finished = [];
       this.id += 1;
       this.began = performance.now();
       if (this.element.dataset.state !== "idle") this.element.dataset.state = "running";
       this.speed.textContent = "";
-      const ask = { id: this.id, cell, settings: numbers, replicas, first: this.first, times };
-      this.worker.postMessage({ kind: "run", theory: settings.theory !== false, ...ask });
+      const isOneStart = overlaps.every((row) => row.every((value, i) => value === overlaps[0][i]));
+      for (const { from, to, worker } of this.workers) {
+        const ask = { id: this.id, cell, settings: numbers, replicas: to - from, first: this.first + from, times };
+        const theory = settings.theory !== false && (from === 0 || !isOneStart);
+        worker.postMessage({ kind: "run", theory, ...ask });
+      }
     }
 
-    receive(message) {
-      if (message.kind === "ready") return this.run();
+    /** Take a message of the worker that has the replicas from one number to another. */
+    receive(message, { from }) {
       if (message.kind === "error") return this.fail(message.message);
       if (message.id !== this.id) return undefined;
       const rows = (data, width) =>
         Array.from({ length: data.length / width }, (_, n) => data.subarray(n * width, (n + 1) * width));
-      if (message.kind === "theory") this.theory.push(rows(message.rows, message.width).map(this.read));
+      if (message.kind === "theory") this.theory[from + message.replica] = rows(message.rows, message.width).map(this.read);
       if (message.kind === "row") {
         // Until here the page shows the printed figure.
         if (this.element.dataset.state === "idle") this.element.dataset.state = "running";
         const all = rows(message.rows, message.width);
-        all.forEach((row, n) => this.runs[n].push(this.read(row)));
-        this.passages = all.map((row) => row[row.length - 1]);
+        all.forEach((row, n) => {
+          this.runs[from + n].push(this.read(row));
+          this.passages[from + n] = row[row.length - 1];
+        });
       }
-      if (message.kind === "done") this.conclude(message);
-      if (message.kind === "done" || !this.calm) this.draw();
+      const isDone = message.kind === "done" && this.finished.push(message) === this.workers.length;
+      if (isDone) this.conclude();
+      if (isDone || !this.calm) this.draw();
       return undefined;
     }
 
-    conclude({ steps, seconds }) {
+    conclude() {
+      const sum = (values) => values.reduce((a, b) => a + b, 0);
+      const steps = sum(this.finished.map((one) => one.steps));
+      const speed = sum(this.finished.map((one) => (one.seconds > 0 ? one.steps / one.seconds : 0)));
       this.element.dataset.state = "done";
-      this.element.dataset.speed = seconds > 0 ? steps / seconds : 0;
-      if (seconds > 0.05) this.speed.textContent = `${shown(steps / seconds, 2)} steps a second`;
+      this.element.dataset.speed = speed;
+      const workers = this.workers.length > 1 ? ` on ${this.workers.length} cores` : "";
+      if (this.finished.every((one) => one.seconds > 0.05)) this.speed.textContent = `${shown(speed, 2)} steps a second${workers}`;
       const [head, ...meaning] = this.verdict().split(": ");
       this.status.replaceChildren(made("strong", {}, head), meaning.length > 0 ? `: ${meaning.join(": ")} ` : " ", this.sentence(steps));
     }
@@ -400,9 +424,11 @@ const twolayerLive = (() => {
         const at = escaped.length > 1 ? `, on average at ${shown(mean(escaped))} ± ${shown(error(escaped), 2)}` : "";
         parts.push(`${escaped.length} of ${replicas} have escaped${at}.`);
       }
-      const numbers = `${shown(mean(last))} ± ${shown(error(last), 2)}`;
       const theory = this.theory.map((row) => row[row.length - 1]);
-      const predicted = theory.length > 0 ? `, theory ${shown(mean(theory))}` : "";
+      // Below this the theory has no digits: its steps are taken to a tolerance of 1e-8.
+      const isNone = Math.max(...last, ...theory) < NEGLIGIBLE;
+      const numbers = isNone ? `below ${shown(NEGLIGIBLE)}` : `${shown(mean(last))} ± ${shown(error(last), 2)}`;
+      const predicted = theory.length > 0 ? `, theory ${isNone ? "too" : shown(mean(theory))}` : "";
       const { theory: known } = this.manifest;
       if (this.settings.theory !== false && known && known.reason) parts.push(`No theory is drawn. ${known.reason}`);
       parts.push(`At ${x.short || "the end"} ${shown(until)}: ${y.label} ${numbers}${predicted}.`);
@@ -428,9 +454,10 @@ const twolayerLive = (() => {
       const found = isLog ? [Math.max(least, y.floor || 0) / 1.3, most * 1.3] : [Math.min(0, least), most * 1.08];
       const range = y.range || found;
       const several = this.theory.length > 1;
-      const lines = this.runs.map((run) => ({ x: this.x, y: run, color: "--tl-sgd", width: 1, alpha: 0.55 }));
-      for (const row of this.theory) {
-        lines.push({ x: this.x, y: row, color: "--tl-theory", width: several ? 1 : 2.5, dash: [6, 4], alpha: several ? 0.6 : 1 });
+      const alpha = this.runs.length > 16 ? 0.4 : 0.55;
+      const lines = this.runs.map((run) => ({ x: this.x, y: run, color: "--tl-sgd", width: 1, alpha }));
+      for (const row of this.theory.filter((one) => one)) {
+        lines.push({ x: this.x, y: row, color: "--tl-theory", width: several ? 1 : 2.5, dash: [6, 4], alpha: several ? 0.7 : 1 });
       }
       if (range.every(Number.isFinite) && range[0] < range[1]) {
         plot(this.canvas, { lines, x: { range: [0, until], label: x.label }, y: { range, label: y.label, isLog } });
