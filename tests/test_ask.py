@@ -164,6 +164,11 @@ ANALYSES = {
         {"risk_threshold": 1.0, "starts": 2, "seed": 5},
     ),
     "learn": (partial(tl.learn, "z1"), tl.Ask(seed=5), {"seed": 5}),
+    "fluctuations": (
+        partial(tl.fluctuations, *PHASE),
+        tl.Ask(until=0.5, save="linear:3", seed=5),
+        {"times": [0.0, 0.25, 0.5], "seed": 5},
+    ),
 }
 
 
@@ -174,7 +179,18 @@ def test_an_analysis_takes_an_ask_as_evolve_does(name):
     asked, by_name = analysis(ask=ask), analysis(**stated)
     assert asked.identical(by_name) and asked.attrs["spec_hash"] == by_name.attrs["spec_hash"]
     assert analysis(ask=ask, seed=6).attrs["spec_hash"] != asked.attrs["spec_hash"]
-    with pytest.raises(tl.InvalidInput, match=f"`{name}` reads .*seed of an `Ask`, but `ask.save` is 7"):
-        analysis(ask=tl.Ask(save=7))
+    with pytest.raises(tl.InvalidInput, match=f"`{name}` reads .*seed of an `Ask`, but `ask.overlap_threshold` is 0.7"):
+        analysis(ask=tl.Ask(overlap_threshold=0.7))
     with pytest.raises(tl.InvalidInput, match="must be an Ask such as"):
         analysis(ask=3)
+
+
+def test_fluctuations_begin_where_the_first_run_of_the_seed_does():
+    """And are saved at the times of the same question to `evolve`, whose limit they are about."""
+    ask = tl.Ask(until=0.5, save=4, seed=5)
+    around, limit = tl.fluctuations(*PHASE, ask=ask), tl.evolve(*PHASE, tl.SaadSolla(), ask)
+    np.testing.assert_array_equal(around.time, limit.time)
+    assert around.attrs["seed"] == limit.attrs["seed"] == 5
+    np.testing.assert_allclose(around.limit.sel(entry="M[0,0]"), limit.M[0, :, 0, 0], atol=1e-7)  # rtol of a step 1e-8
+    with pytest.raises(tl.InvalidInput, match="`times` and `until` both say when to save"):
+        tl.fluctuations(*PHASE, [0.0, 0.1], until=1.0)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import takes_these
+from twolayer.ask import Ask, reads_ask
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
@@ -15,7 +16,7 @@ from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
 from twolayer.data.summary import with_error
 from twolayer.expectation import Auto
 from twolayer.problem import Overlaps, Problem
-from twolayer.specification.fields import instance, number
+from twolayer.specification.fields import count, instance, number
 from twolayer.theory import SDE
 from twolayer.theory.linear_noise import linear_noise
 from twolayer.training import SGD
@@ -76,13 +77,19 @@ FLUCTUATIONS = add_kind(
 )
 
 
+# Large: a verb has one argument for each thing that can be asked.
 @takes_these
+@reads_ask(until="until", save="save", seed="seed")
 @shows_progress
 def fluctuations(
     problem: Problem,
     training: SGD,
-    times: Sequence[float | int] | Float[np.ndarray | Array, " times"],
+    times: Sequence[float | int] | Float[np.ndarray | Array, " times"] | None = None,
     *,
+    ask: Ask | None = None,
+    until: float | int | None = None,
+    save: int | str | Sequence[float] | Float[np.ndarray, " times"] | None = None,
+    seed: int = 0,
     start: Overlaps | None = None,
     covariance: Sequence[Sequence[float | int]] | Float[np.ndarray | Array, "entries entries"] | None = None,
     rtol: float = 1e-8,
@@ -103,9 +110,15 @@ def fluctuations(
     problem, training
         What is learned, and how: fresh batches much smaller than d.
     times
-        Increasing times; the first is that of the start.
+        Increasing times; the first is that of the start. By default those that ``until`` and ``save`` say.
+    ask
+        ``until``, ``save`` and ``seed`` as an `Ask`, as in `evolve`; arguments beside it come first.
+    until, save
+        The time at which to stop, and the times to save or their number, as in `evolve`: time zero comes first.
+    seed
+        The seed of a random start, which is that of the first replica of `evolve`.
     start
-        Where to start; by default the start of the problem, drawn with seed 0 where it is random.
+        Where to start; by default the start of the problem.
     covariance
         The covariance at the start, times d; none by default.
     rtol
@@ -143,20 +156,33 @@ def fluctuations(
     instance("training", SGD, "a training method such as SGD(learning_rate=0.5)")(training)
     tolerance = number("rtol", above=0.0, below=1.0)(rtol)
     instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)")(engine)
+    seed = count("seed", low=0, high=2**31 - 1)(seed)
     with double():
-        begun = problem.draw(replica_key(0, 0)) if start is None else start
+        begun = problem.draw(replica_key(seed, 0)) if start is None else start
         tell = named_progress(progress, "fluctuations")
-        solution = linear_noise(problem, training, times, begun, covariance, tolerance, engine, tell)
+        solution = linear_noise(
+            problem, training, _times(times, until, save), begun, covariance, tolerance, engine, tell
+        )
         fields: dict[str, Any] = {
             "engine": engine,
             "times": solution.times,
             "start": start,
             "covariance": covariance,
             "rtol": tolerance,
-        }
+        } | ({"seed": seed} if seed else {})  # results of seed 0 keep the hash that they had without the argument
         question = Question("fluctuations", {"problem": problem, "training": training, **fields})
         method = f"{solution.engine}; coefficients at {solution.nodes} Chebyshev points in time"
-        attributes = {"d": problem.d, "method": method} | provenance(question, 0, SDE().references)
+        attributes = {"d": problem.d, "method": method} | provenance(question, seed, SDE().references)
     values = {name: getattr(solution, name) for name in FLUCTUATIONS.variables}
     entries = list(solution.entries)
     return label(FLUCTUATIONS, values, {"time": solution.times, "entry": entries, "other_entry": entries}, attributes)
+
+
+def _times(times: Any, until: Any, save: Any) -> Any:
+    """The times that were given, or those of an `Ask`."""
+    asked = {name: value for name, value in (("until", until), ("save", save)) if value is not None}
+    if times is None:
+        return Ask(**asked).times()
+    if asked:
+        raise InvalidInput(f"Arguments `times` and `{next(iter(asked))}` both say when to save: give one of them.")
+    return times
