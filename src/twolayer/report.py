@@ -11,6 +11,7 @@ import numpy as np
 from twolayer.core.errors import InvalidInput
 from twolayer.core.whole_files import write_whole
 from twolayer.data import save
+from twolayer.data.store import SUMMARY
 from twolayer.data.summary import explained, finite
 from twolayer.description import Status
 from twolayer.plots import overlaps, risk, save_figure, sweep
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     Figures = Mapping[str, Figure]
-
-SUMMARY = "summary.json"
 
 
 def write_folder(

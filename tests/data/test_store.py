@@ -83,6 +83,15 @@ def test_files_of_the_first_version_are_read():
     assert "BatchMap" in tl.summary(dataset)
 
 
+def test_what_the_first_version_wrote_as_plain_numbers_has_a_remedy(tmp_path):
+    """Its `exit-time`, `learn` and `ntk` wrote figures and summary.json, and no labelled result."""
+    (tmp_path / "summary.json").write_text('{"annealed": 0.5}')
+    for path in (tmp_path, tmp_path / "summary.json"):
+        with pytest.raises(tl.InvalidInput, match=r"read it by `json\.load`, or run the command again") as refused:
+            tl.load(path)
+        assert str(refused.value).count(". ") == 0  # one sentence
+
+
 def test_old_results_can_be_written_and_drawn_again(tmp_path):
     from twolayer import plots
 

@@ -13,8 +13,13 @@ from twolayer.data.schema import Labelled, as_dataset, validate
 if TYPE_CHECKING:
     import xarray as xr
 
-# The file of a comparison in its report folder.
-COMPARISON = "comparison.nc"
+# The file of a comparison in its report folder, and that of plain numbers.
+COMPARISON, SUMMARY = "comparison.nc", "summary.json"
+# What to do with a folder that has no other numbers: version 0.1.0 wrote such ones.
+REMEDY = (
+    f"; version 0.1.0 wrote the numbers of `exit-time`, `learn` and `ntk` to {SUMMARY} alone: read it by `json.load`, "
+    "or run the command again for a labelled result"
+)
 
 
 @takes_these
@@ -57,6 +62,8 @@ def load(path: str | Path) -> "xr.Dataset | xr.DataTree":
         if _has(Path(path), name):
             return read(Path(path))
     path = regular_file(_result_file(Path(path)), "result file")
+    if path.name == SUMMARY:
+        raise InvalidInput(f"The file {shown(path)} holds plain numbers and no labelled result{REMEDY}.")
     with parsing(path, fault="is not a readable result"):
         with h5py.File(path, "r") as file:
             file.attrs.get("_nc3_strict")  # what h5netcdf reads first; where it cannot, it complains on stderr later
@@ -85,7 +92,8 @@ def _result_file(path: Path) -> Path:
         return path
     files = [file for file in files if file.name == COMPARISON] or files
     if not files:
-        raise InvalidInput(f"The folder {shown(path)} must hold a result, but there is no file *.nc in it.")
+        remedy = REMEDY if _has(path, SUMMARY) else ""
+        raise InvalidInput(f"The folder {shown(path)} must hold a result, but there is no file *.nc in it{remedy}.")
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise InvalidInput(f"The folder {shown(path)} must hold one result, but holds {names}: name one of them.")
