@@ -22,6 +22,7 @@ import yaml
 
 import twolayer
 from twolayer import analyses
+from twolayer.problem.targets import AbstractTarget
 from twolayer.training.sgd import AbstractConstraint
 
 ROOT = Path(__file__).parents[1]
@@ -155,6 +156,7 @@ def test_no_public_signature_says_any():
 SHOW_ANY = {
     "Equations",  # expressions of sympy, which is imported where it is used
     "Record",  # arrays of NumPy or JAX, whose shapes stand beside the fields
+    "ComputationFailed",  # raised with whatever was finished
     "Exactness",  # an enumeration, whose constructor is Python's own
 }
 
@@ -163,7 +165,7 @@ def _says_nothing(annotation: object) -> bool:
     """Whether an annotation, or a member of a union, is missing or allows anything."""
     members = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     members = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Union else members
-    return any(member in (typing.Any, inspect.Parameter.empty, "Any") for member in members)
+    return any(member in (typing.Any, object, inspect.Parameter.empty, "Any") for member in members)
 
 
 def test_the_signature_of_every_public_name_shows_what_it_accepts():
@@ -188,6 +190,12 @@ def test_a_constructor_shows_the_types_that_its_converters_accept():
     assert set(typing.get_args(shown["constraint"])) == {AbstractConstraint, str, type(None)}
     shown = inspect.signature(twolayer.Committee).parameters["P"].annotation
     assert set(typing.get_args(shown)) == {np.ndarray, jax.Array, Sequence[Sequence[float]], type(None)}
+    shown = inspect.signature(twolayer.load_samples).parameters
+    assert shown["n"].annotation == int | None and {str, Path} < set(typing.get_args(shown["source"].annotation))
+    assert set(typing.get_args(inspect.signature(twolayer.learn).parameters["target"].annotation)) == {
+        AbstractTarget,
+        str,
+    }
     assert inspect.signature(twolayer.SDE).parameters["method"].annotation == typing.Literal["heun", "euler"]
 
 

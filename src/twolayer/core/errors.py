@@ -3,6 +3,8 @@
 import difflib
 import functools
 import inspect
+import operator
+import types
 import typing
 from collections.abc import Callable, Iterable
 from pathlib import PurePath
@@ -138,4 +140,21 @@ def takes_these(function: Callable[P, R], name: str | None = None) -> Callable[P
             raise WrongArguments(f"`{called}` has no argument {shown(unknown)}: {hint}") from None
         return function(*args, **kwargs)
 
+    parameters = [
+        parameter.replace(annotation=accepted_types(parameter.annotation))
+        for parameter in signature.parameters.values()
+    ]
+    checked.__dict__["__signature__"] = signature.replace(parameters=parameters)
     return checked
+
+
+def accepted_types(annotation: object) -> object:
+    """Return what a signature shows: of an argument that takes any object, the types that its converter accepts."""
+    beside = getattr(annotation, "__metadata__", ())  # of `Annotated`
+    if beside:
+        return beside[0]
+    members = typing.get_args(annotation)
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    if not is_union or all(accepted_types(member) is member for member in members):
+        return annotation
+    return functools.reduce(operator.or_, map(accepted_types, members))

@@ -1,5 +1,6 @@
 """Types that signatures of many rooms share."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeAlias, TypeVar
 
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
     Values: TypeAlias = Converted[NumbersLike, Any]
     OptionalValues: TypeAlias = Converted[NumbersLike | None, Any]
 else:
-    # Nothing is checked while the program runs: a converter refuses a wrong value with one sentence.
-    Numbers = NumbersLike = PathLike = Values = OptionalValues = object
+    # Nothing is checked while the program runs: a converter refuses a wrong value with one sentence. What signatures
+    # show stands beside `object`.
+    Numbers = Values = OptionalValues = object
+    NumbersLike = Annotated[object, float | int | Sequence | np.ndarray | jax.Array]
+    PathLike = Annotated[object, str | Path]
 
     class Converted:
         """What the field holds, by which specification files are read."""

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
 from twolayer.core.types import NumbersLike
 from twolayer.problem.activations import AbstractActivation, as_activation
@@ -14,6 +14,7 @@ from twolayer.specification.fields import array, count
 PART = 2**22
 
 
+@takes_these
 def features(
     X: NumbersLike, n: int, activation: AbstractActivation | str = "erf", seed: int = 0
 ) -> Float[np.ndarray, "rows n"]:

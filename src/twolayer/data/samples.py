@@ -1,15 +1,16 @@
 """Data sets for `Samples` from files and named image sets, with labels of +-1, unit norms and random labels."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
 from twolayer.core.errors import MAX_PATH, InvalidInput, shortened, shown, takes_these
 from twolayer.core.memory_limit import check_room
 from twolayer.core.reading import parsing, regular_file
-from twolayer.core.types import NumbersLike, PathLike
+from twolayer.core.types import NumbersLike, PathLike, Unchecked
 from twolayer.data.array_files import BYTES_OF_A_NUMBER, names_in, read_npz
 from twolayer.data.images import SETS, load_images
 from twolayer.problem import Samples
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
     # Samples, a pair of arrays, the name of an image set, or a file.
     SamplesLike: TypeAlias = Samples | tuple[NumbersLike, NumbersLike] | PathLike
 else:
-    SamplesLike = object  # `load_samples` refuses what it is not with one sentence
+    # `load_samples` refuses what it is not with one sentence.
+    SamplesLike = Annotated[object, Samples | tuple | str | Path]
 
 
 @takes_these
 def load_samples(
     source: SamplesLike,
     *,
-    classes: NumbersLike | None = None,
-    n: NumbersLike | None = None,
+    classes: Unchecked[int | Sequence[int] | None] = None,
+    n: Unchecked[int | None] = None,
     split: str = "train",
-    random_labels: NumbersLike = 0.0,
+    random_labels: Unchecked[float] = 0.0,
     seed: int = 0,
     normalise: bool = True,
     data_dir: PathLike | None = None,

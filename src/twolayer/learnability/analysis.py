@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -165,7 +165,7 @@ if TYPE_CHECKING:
     # A target, a formula, or the name of a target in the library.
     TargetLike: TypeAlias = AbstractTarget | str
 else:
-    TargetLike = object  # `as_target` refuses what it is not with one sentence
+    TargetLike = Annotated[object, AbstractTarget | str]  # `as_target` refuses what it is not with one sentence
 
 
 def as_target(target: TargetLike) -> tuple[AbstractTarget, str]:

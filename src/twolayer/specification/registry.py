@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import equinox as eqx
 
-from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
+from twolayer.core.errors import InvalidInput, accepted_types, nearest, shown, takes_these
 from twolayer.specification.display import as_html, as_text
 
 ENTRY_POINTS = "twolayer.plugins"
@@ -29,8 +29,9 @@ def register(cls: C) -> C:
     if cls.__name__ in _classes and _classes[cls.__name__] is not cls:
         raise ValueError(f"A class named {cls.__name__!r} is registered already: {_classes[cls.__name__]!r}.")
     _classes[cls.__name__] = cls
+    signature = _typed(cls)
     cls.__init__ = takes_these(cls.__init__, cls.__name__)  # the error for a wrong argument suggests a right one
-    cls.__init__.__dict__["__signature__"] = _typed(cls)
+    cls.__init__.__dict__["__signature__"] = signature
     if cls.__repr__ is eqx.Module.__repr__:
         cls.__repr__ = as_text  # pyright: ignore[reportAttributeAccessIssue]  # a method once it is here
     cls._repr_html_ = as_html
@@ -44,10 +45,8 @@ def _typed(cls: type) -> inspect.Signature:
 
     def typed(parameter: inspect.Parameter) -> inspect.Parameter:
         field = fields.get(parameter.name)
-        if typing.get_origin(parameter.annotation) is Annotated:  # see `Unchecked`
-            return parameter.replace(annotation=parameter.annotation.__metadata__[0])
-        if field is None:
-            return parameter
+        if field is None or typing.get_origin(parameter.annotation) is Annotated:
+            return parameter.replace(annotation=accepted_types(parameter.annotation))
         accepted: Any = getattr(field.metadata.get("converter"), "accepts", field.type)
         return parameter.replace(annotation=accepted | None if parameter.default is None else accepted)
 

@@ -13,7 +13,7 @@ from twolayer.ask import Ask, reads_ask
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
-from twolayer.core.types import NumbersLike
+from twolayer.core.types import NumbersLike, Unchecked
 from twolayer.data.provenance import Question
 from twolayer.learnability import Learnability, analyse
 from twolayer.learnability.analysis import TargetLike
@@ -67,7 +67,7 @@ def learn(
     learning_rate: float | int | None = None,
     spherical: bool = True,
     verify: bool = False,
-    seed: NumbersLike = 0,
+    seed: Unchecked[int] = 0,
     largest: int | None = None,
     loss: AbstractLoss | str | Callable[..., object] | None = None,
     progress: Progress | bool | None = None,

@@ -3,7 +3,7 @@
 import abc
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     ActivationLike: TypeAlias = AbstractActivation | str | Callable[[Any], Any]
 else:
     AsActivation = AbstractActivation
-    ActivationLike = object  # `as_activation` refuses what it is not with one sentence
+    # `as_activation` refuses what it is not with one sentence.
+    ActivationLike = Annotated[object, AbstractActivation | str | Callable]
 
 
 def names() -> dict[str, Callable[[], AbstractActivation]]:
