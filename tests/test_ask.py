@@ -14,6 +14,7 @@ from twolayer.analyses.lazy.lazy_ask import NTKFields
 from twolayer.ask import AskFields, RunSpec
 from twolayer.experiment import parse_spec, read_spec
 from twolayer.specification.codec import from_json, to_json
+from twolayer.sweeps.over_grid import make_spec
 
 START = tl.GivenOverlaps(Q=[[1.0]], M=[[0.3]])
 TIMES = [0.31, 0.7772, 1.0]
@@ -194,3 +195,17 @@ def test_fluctuations_begin_where_the_first_run_of_the_seed_does():
     np.testing.assert_allclose(around.limit.sel(entry="M[0,0]"), limit.M[0, :, 0, 0], atol=1e-7)  # rtol of a step 1e-8
     with pytest.raises(tl.InvalidInput, match="`times` and `until` both say when to save"):
         tl.fluctuations(*PHASE, [0.0, 0.1], until=1.0)
+
+
+def test_a_sweep_of_an_analysis_takes_an_ask_as_the_analysis_does():
+    """It is the same sweep, kept in the same folder, as one whose arguments are stated by name."""
+    over = {"training.learning_rate": [0.05, 0.08]}
+    ask = tl.Ask(until=30.0, replicas=3, seed=5)
+    of_exits = partial(make_spec, *PHASE, None, over=over, together=(), verb="exit_time")
+    by_name = of_exits(ask=None, fields={"until": 30.0, "replicas": 3, "seed": 5, "threshold": 0.2})
+    assert of_exits(ask=ask, fields={"threshold": 0.2}).json == by_name.json
+    assert of_exits(ask=ask, fields={"seed": 6}).json != of_exits(ask=ask, fields={}).json
+    with pytest.raises(tl.InvalidInput, match=r"`exit_time` reads .* but `ask\.save` is 7"):
+        of_exits(ask=tl.Ask(save=7), fields={})
+    with pytest.raises(tl.InvalidInput, match="must be an Ask such as"):
+        of_exits(ask=tl.NTKAsk(), fields={})

@@ -191,22 +191,27 @@ def reads_ask(**arguments: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(analysis)
         def asked(*args: P.args, **kwargs: P.kwargs) -> R:
             ask: Any = kwargs.pop("ask", None)
-            if ask is None:
-                return analysis(*args, **kwargs)
-            instance("ask", Ask, "an Ask such as Ask(until=10.0, replicas=32)")(ask)
-            others = [field.name for field in dataclasses.fields(ask) if field.name not in arguments]
-            unread = next((name for name in others if getattr(ask, name) != getattr(Ask(), name)), None)
-            if unread is not None:
-                raise InvalidInput(
-                    f"`{analysis.__name__}` reads {', '.join(arguments)} of an `Ask`, "
-                    f"but `ask.{unread}` is {shown(getattr(ask, unread))}."
-                )
-            read: Any = {argument: getattr(ask, name) for name, argument in arguments.items()} | kwargs
+            read: Any = kwargs if ask is None else arguments_of(asked, ask) | kwargs
             return analysis(*args, **read)  # pyright: ignore[reportCallIssue]
 
+        asked.__dict__["reads"] = arguments
         return asked
 
     return decorate
+
+
+def arguments_of(analysis: Callable[..., Any], ask: object) -> dict[str, Any]:
+    """The arguments of an analysis that `reads_ask` decorates, from an `Ask`."""
+    given: Ask = instance("ask", Ask, "an Ask such as Ask(until=10.0, replicas=32)")(ask)
+    arguments = analysis.__dict__["reads"]
+    others = [field.name for field in dataclasses.fields(given) if field.name not in arguments]
+    unread = next((name for name in others if getattr(given, name) != getattr(Ask(), name)), None)
+    if unread is not None:
+        raise InvalidInput(
+            f"`{analysis.__name__}` reads {', '.join(arguments)} of an `Ask`, "
+            f"but `ask.{unread}` is {shown(getattr(given, unread))}."
+        )
+    return {argument: getattr(given, name) for name, argument in arguments.items()}
 
 
 # ------------------------------------------------------------------------------------------- the whole specification

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 
 from twolayer.analyses import NTKAsk, exit_time, learn, ntk, optimise
-from twolayer.ask import Ask, RunSpec, Training, make_plan
+from twolayer.ask import Ask, RunSpec, Training, arguments_of, make_plan
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.precision import double
@@ -200,11 +200,9 @@ def make_query(
     elif verb == "ntk":
         run = NTKAsk.of(ask, fields)  # pyright: ignore[reportArgumentType]
     else:
-        if ask is not None:
-            raise InvalidInput(f"Argument `ask` is not for `{verb}`: give its arguments by their names.")
         for name in fields:
             _check_argument(verb, name)
-        run = dict(fields)
+        run = ({} if ask is None else arguments_of(_ANALYSES[verb], ask)) | dict(fields)
     if verb not in ("evolve", "compare") and descriptions:
         raise InvalidInput(f"Argument `descriptions` is not for `{verb}`, which has none of them.")
     if training is None and verb != "learn":
