@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import time
 import webbrowser
@@ -84,7 +85,9 @@ async def serve_with(
         def is_full() -> bool:
             return len(servers[0].server_state.connections) > CONNECTIONS
 
-        app = make_app(pool, access, await asyncio.to_thread(form, initial), is_full)
+        # Making the form imports most of the package, for which the page need not wait.
+        forming = asyncio.create_task(asyncio.to_thread(_form, initial))
+        app = make_app(pool, access, forming, is_full)
         config = uvicorn.Config(
             app,
             http="h11",
@@ -108,6 +111,11 @@ async def serve_with(
             await server.serve(sockets=[listening])
         finally:
             watch.cancel()
+            forming.cancel()
+
+
+def _form(initial: Tables) -> bytes:
+    return json.dumps(form(initial), allow_nan=False).encode()
 
 
 async def _watch(server: uvicorn.Server, is_bounded: bool) -> None:

@@ -81,8 +81,13 @@ class Rejection(Exception):
         self.status, self.body = status, {"message": message} | more
 
 
-def make_app(pool: Pool, access: Access, form: Tables, is_full: Callable[[], bool] = lambda: False) -> "Guard":
-    """Put the routes together, behind the guard that every request passes; ``is_full`` says when it refuses all."""
+def make_app(
+    pool: Pool, access: Access, form: "asyncio.Future[bytes]", is_full: Callable[[], bool] = lambda: False
+) -> "Guard":
+    """Put the routes together, behind the guard that every request passes; ``is_full`` says when it refuses all.
+
+    The ``form`` may still be made while the page itself is there already.
+    """
     app = Starlette(
         routes=[
             Route("/", _page),
@@ -94,8 +99,7 @@ def make_app(pool: Pool, access: Access, form: Tables, is_full: Callable[[], boo
         ],
         exception_handlers={Rejection: _refused, HTTPException: _http_error, InvalidInput: _invalid, Busy: _busy},
     )
-    app.state.pool, app.state.access = pool, access
-    app.state.form = json.dumps(form, allow_nan=False).encode()
+    app.state.pool, app.state.access, app.state.form = pool, access, form
     return Guard(app, access, is_full)
 
 
@@ -183,7 +187,7 @@ async def _engine(request: Request) -> Response:
 
 
 async def _form(request: Request) -> Response:
-    return Response(request.app.state.form, media_type="application/json")
+    return Response(await asyncio.shield(request.app.state.form), media_type="application/json")
 
 
 async def _work(request: Request) -> Response:
