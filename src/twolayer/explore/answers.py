@@ -14,7 +14,7 @@ from twolayer.description import AbstractDescription, Exactness, Plan
 from twolayer.experiment import from_tables
 from twolayer.explore import downloads
 from twolayer.explore.curves import curve, deviations
-from twolayer.explore.form import DESCRIPTIONS
+from twolayer.explore.form import THEORIES
 from twolayer.explore.messages import Tables, a_table, one_of
 from twolayer.problem import Flips, MultiIndex, Problem, Square
 from twolayer.specification.codec import decode
@@ -34,7 +34,6 @@ PORTIONS = {"OverlapSGD": 4, "DirectSGD": 4, "SaadSolla": 1}
 STARTS = 16
 # The settings that a page may pin, and what it draws of each.
 NAMES, PINS = ("A", "B", "C"), 3
-THEORIES = {name for name, _, kind, _ in DESCRIPTIONS if kind == "theory"}
 PROBLEMS = 16  # that are kept, with their starts: what a slider of the training moves leaves them as they are
 VIEWS = {"unit": ("time", "samples", "samples / d"), "x": ("linear", "log"), "y": ("linear", "log")}
 KEPT = 4  # comparisons that are kept for downloads

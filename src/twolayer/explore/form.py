@@ -237,6 +237,17 @@ DESCRIPTIONS = (
     ("DirectSGD", "SGD on the weights", "simulation", "SGD on the weights themselves; its cost grows with d."),
 )
 
+THEORIES = frozenset(name for name, _, kind, _ in DESCRIPTIONS if kind == "theory")
+
+
+def first_question(spec: Tables) -> Tables:
+    """The options of the first question of a page about a specification, which is one about its first theory."""
+    run = spec.get("run")
+    stated = run.get("descriptions") if isinstance(run, dict) else None
+    chosen = stated if isinstance(stated, list) else [THEORY]
+    theories = [each for each in chosen if (each.get("kind") if isinstance(each, dict) else each) in THEORIES]
+    return {"description": theories[0]} if theories else {}
+
 
 def form(initial: Tables | None = None) -> Tables:
     """Everything that the page needs to draw itself.

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import psutil
 
 from twolayer.core.errors import InvalidInput, TwolayerError
+from twolayer.explore.form import first_question
 from twolayer.explore.messages import Tables
 from twolayer.explore.structure import family, structure, what_is_compiled
 
@@ -333,7 +334,7 @@ class Pool:
     def _is_ready(self, worker: Worker) -> None:
         worker.is_ready = True
         if self.first is not None:
-            job = PageJob("theory", self.first, {}, ("", "warm"))
+            job = PageJob("theory", self.first, first_question(self.first), ("", "warm"))
             self._give(worker, job)
         self.dispatch()
 
