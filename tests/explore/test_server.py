@@ -195,6 +195,9 @@ def test_the_card_follows_the_loss_and_says_what_it_leaves_out(page):
         ("  tanh(z1) + foo(z2)", 13, "foo"),
         ("z1 + wrong", 5, "wrong"),
         ("z1 +* 2", 4, "cannot be read"),
+        ("z1 + + ", 6, "missing or out of place"),
+        (" 2 z1", 3, "2*z1"),
+        ("z1 + z1^2", 7, "z1**2"),
         ("z1**z2", 0, "power"),
         ("é + z1", 0, "é"),
         ("z1 + é*__import__('os')", 5, "é"),
@@ -533,7 +536,12 @@ def attack(page, number, seed, is_wide):
 
 def is_program(path):
     """Whether a file of the cache is a compiled program, the list of them, or what programs took."""
-    return path.name.startswith(("jit_", "kernel_")) or path.name in ("sizes", "averages.json", "compile-times.json")
+    return path.name.startswith(("jit_", "kernel_")) or path.name in (
+        "sizes",
+        "averages.json",
+        "compile-times.json",
+        "run-times.json",
+    )
 
 
 def _files(folder):

@@ -68,7 +68,8 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def _function_names() -> list[str]:
-    return [*_SMOOTH, *_ROOTS, *_KINKED, *activation_names(), *(f"he{n}" for n in range(1, MAX_POWER + 1))]
+    hermite = (f"he{n}" for n in range(1, MAX_POWER + 1))
+    return list(dict.fromkeys([*_SMOOTH, *_ROOTS, *_KINKED, *activation_names(), *hermite]))
 
 
 def _activation(name: str) -> AbstractActivation | None:
@@ -86,6 +87,10 @@ def _parse(text: Any) -> ast.expr:
 @functools.lru_cache(maxsize=256)
 def _tree(text: str) -> ast.expr:
     """Return the checked syntax tree of a formula, which is cached and must not be changed."""
+    if "^" in text:
+        refusal = InvalidInput(f"A power in a formula is written **, as in z1**2, but is ^ in {shown(text)}.")
+        refusal.position = text.index("^")
+        raise refusal
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python warns of likely mistakes, which are refused below
@@ -96,9 +101,12 @@ def _tree(text: str) -> ast.expr:
             error.position = _place(text, error.position or 0)
             raise
         reason = error.msg if isinstance(error, SyntaxError) else error.__class__.__name__
+        if reason.startswith(("invalid syntax", "invalid decimal literal")):
+            reason = "a part of it is missing or out of place; a product is written with *, as in 2*z1"
         refusal = InvalidInput(f"The formula {shown(text)} cannot be read: {reason}.")
-        if isinstance(error, SyntaxError) and error.offset:  # counted in characters, from 1
-            refusal.position = min(len(text) - len(text.lstrip()) + error.offset - 1, len(text))
+        if isinstance(error, SyntaxError):  # counted in characters, from 1; zero at the end of a text
+            offset = error.offset - 1 if error.offset else len(text.strip())
+            refusal.position = min(len(text) - len(text.lstrip()) + offset, len(text))
         raise refusal from None
     return tree
 

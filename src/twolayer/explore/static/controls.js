@@ -229,7 +229,9 @@ function formula(control, owner) {
   const { node, mark, state } = frame(control, owner, [input, caret, typesetAs], { labelFor: control.id });
   const point = (text, position) => {
     caret.hidden = position === null || position === undefined;
-    if (!caret.hidden) caret.replaceChildren(text.slice(0, position), h("mark", {}, text.slice(position, position + 1) || " "), text.slice(position + 1));
+    if (caret.hidden) return;
+    const [wrong] = /^[\w.]+|^.?/.exec(text.slice(position)); // the whole name or number
+    caret.replaceChildren(text.slice(0, position), h("mark", {}, wrong || " "), text.slice(position + wrong.length));
   };
   let isTyped = false;
   const judge = async (isMine) => {
