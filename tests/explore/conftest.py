@@ -20,7 +20,7 @@ def window(browser, server):
 
     def open_one(link=server.link, **options):
         contexts.append(browser.new_context(**{"viewport": {"width": 1400, "height": 900}} | options))
-        contexts[-1].set_default_timeout(LONG / 3)
+        contexts[-1].set_default_timeout(LONG)
         windows.append(Window(contexts[-1], link))
         return windows[-1]
 

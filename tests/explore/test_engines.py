@@ -8,7 +8,7 @@ import pytest
 
 import twolayer as tl
 from tests.explore.served import SMALL
-from tests.explore.windows import LONG, MARKS, expect
+from tests.explore.windows import MARKS, expect
 from twolayer import explore
 from twolayer.experiment import from_tables
 from twolayer.explore.browser import RUNS
@@ -109,15 +109,16 @@ def test_while_the_rate_moves_the_server_is_not_asked_for_theories(window):
     visit = window().settle()
     visit.part("learning-rate").fill("0.09")
     visit.settle()
-    expect(visit.page.locator("body")).to_have_attribute("data-engine", "browser", timeout=LONG)
+    expect(visit.page.locator("body")).to_have_attribute("data-engine", "browser")
     asked = []
     visit.page.on(
         "request", lambda request: asked.append(request.post_data_json["kind"]) if "work" in request.url else 0
     )
     shown = []
     for _ in range(6):
+        before = visit.part("risk-plot").get_attribute("data-summary")
         visit.part("learning-rate-slider").press("ArrowLeft")
-        visit.page.wait_for_timeout(150)
+        expect(visit.part("risk-plot")).not_to_have_attribute("data-summary", before)
         shown.append(visit.curves["SaadSolla"]["last"])
     assert "theory" not in asked
     assert len(set(shown)) == 6

@@ -30,7 +30,7 @@ def test_the_first_visit_is_light_and_survives_a_restart(window, tmp_path, recor
     with served(tmp_path, spec=None, TWOLAYER_EXPLORE_TOKEN=TOKEN) as first:
         start = time.monotonic()
         visit = window(first.link)
-        expect(visit.part("risk-plot")).to_have_attribute("data-summary", re.compile("SaadSolla"), timeout=LONG)
+        expect(visit.part("risk-plot")).to_have_attribute("data-summary", re.compile("SaadSolla"))
         curve = time.monotonic() - start
         paint, weight = visit.page.evaluate(
             """() => [performance.getEntriesByName("first-contentful-paint")[0].startTime,
@@ -48,9 +48,9 @@ def test_the_first_visit_is_light_and_survives_a_restart(window, tmp_path, recor
         for worker in first.workers:
             worker.kill()
         first.process.wait()
-        expect(visit.part("message")).to_contain_text("does not answer", timeout=LONG)  # although nobody touched it
+        expect(visit.part("message")).to_contain_text("does not answer")  # although nobody touched it
     with served(tmp_path, "--port", str(port), spec=None, TWOLAYER_EXPLORE_TOKEN=TOKEN):
-        expect(visit.part("message")).to_be_hidden(timeout=LONG)
+        expect(visit.part("message")).to_be_hidden()
         assert visit.settle().curves == before
 
 
@@ -135,11 +135,11 @@ def test_sliders_move_by_keys_and_numbers_may_be_written_as_powers(window):
 def test_a_wrong_formula_shows_where_it_is_wrong(window):
     visit = window().settle()
     before = visit.curves
-    visit.part("formula").fill("z1**2 + z1*q")
-    expect(visit.part("message")).to_contain_text("q")
+    visit.part("formula").fill("z1**2 + z1*qq")
+    expect(visit.part("message")).to_contain_text("qq")
     expect(visit.part("message")).to_contain_text("character 12")
     expect(visit.part("formula")).to_have_attribute("aria-invalid", "true")
-    expect(visit.page.locator(".caret mark")).to_have_text("q")
+    expect(visit.page.locator(".caret mark")).to_have_text("qq")
     assert visit.curves == before
     assert visit.stated("problem.target.kind") == "PhaseRetrieval"
     visit.part("formula").fill("z1**2 + 0.5*z1")
@@ -147,6 +147,7 @@ def test_a_wrong_formula_shows_where_it_is_wrong(window):
     expect(visit.part("formula")).to_have_attribute("aria-invalid", "false")
     visit.settle()
     assert visit.stated("problem.target.function") == "z1**2 + 0.5*z1"
+    assert visit.page.title() == "One square neuron learns z1**2 + 0.5*z1 · twolayer explorer"
     assert visit.curves["SaadSolla"]["last"] != before["SaadSolla"]["last"]
 
 
@@ -154,27 +155,28 @@ def test_a_number_that_is_not_allowed_says_what_is(window):
     visit = window().settle()
     for value, words in (("-1", "above 0, but is -1"), ("many", "but is 'many'")):
         visit.part("learning-rate").fill(value)
-        expect(visit.part("message")).to_contain_text(words, timeout=LONG)
+        expect(visit.part("message")).to_contain_text(words)
         expect(visit.part("learning-rate")).to_have_attribute("aria-invalid", "true")
     visit.part("learning-rate").fill("0.1")
-    expect(visit.part("message")).to_be_hidden(timeout=LONG)
+    expect(visit.part("message")).to_be_hidden()
     expect(visit.part("learning-rate")).to_have_attribute("aria-invalid", "false")
 
 
 def test_what_does_not_apply_says_why_and_the_rest_is_drawn(window):
     visit = window().settle()
     visit.part("run-DMFT").check()
-    expect(visit.part("message")).to_contain_text("batches that grow with d", timeout=LONG)
+    expect(visit.part("message")).to_contain_text("batches that grow with d")
     expect(visit.page.locator("#why-DMFT")).to_contain_text("Does not apply: it needs batches")
     assert visit.settle().curves.keys() == {"SaadSolla", "OverlapSGD"}
+    expect(visit.page.locator("#verdict .verdict-word")).to_be_visible()  # of the theory that applies
     visit.page.locator("#equations > summary").click()
-    expect(visit.page.locator("#equations .katex").first).to_be_visible(timeout=LONG)
+    expect(visit.page.locator("#equations .katex").first).to_be_visible()
     visit.page.locator("#escape > summary").click()
-    expect(visit.page.locator("#escape table")).to_contain_text("ODE", timeout=LONG)
+    expect(visit.page.locator("#escape table")).to_contain_text("ODE")
     before = visit.page.locator("#escape table").inner_text()
     visit.part("threshold").fill("0.5")
     visit.part("threshold").blur()
-    expect(visit.page.locator("#escape .body")).to_contain_text("0.5", timeout=LONG)
+    expect(visit.page.locator("#escape .body")).to_contain_text("0.5")
     assert visit.page.locator("#escape table").inner_text() != before
     assert visit.state["view"]["threshold"] == 0.5
 
@@ -183,9 +185,9 @@ def test_a_divergence_is_said_in_one_sentence(window):
     visit = window().settle()
     visit.part("constraint").select_option("Free")
     visit.part("learning-rate").fill("60")
-    expect(visit.part("message")).to_contain_text("diverge", ignore_case=True, timeout=LONG)
+    expect(visit.part("message")).to_contain_text("diverge", ignore_case=True)
     visit.part("learning-rate").fill("0.1")
-    expect(visit.part("message")).to_be_hidden(timeout=LONG)
+    expect(visit.part("message")).to_be_hidden()
     assert visit.settle().curves["SaadSolla"]["last"] > 0
 
 
@@ -198,7 +200,7 @@ def test_plots_answer_to_the_pointer_and_to_time(window):
     at_the_end = values.all_inner_texts()
     box = visit.page.locator("#risk-plot .u-over").bounding_box()
     visit.page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + box["height"] / 2)
-    assert values.all_inner_texts() != at_the_end
+    expect(values.first).not_to_have_text(at_the_end[0])
     visit.drag(0.2, 0.6)
     expect(visit.page.locator("#unzoom")).to_be_visible()
     low, high = visit.state["view"]["zoom"]
@@ -212,8 +214,7 @@ def test_plots_answer_to_the_pointer_and_to_time(window):
     expect(visit.page.locator("#time-value")).to_have_text("t = 0")
     visit.page.locator("#play").click()
     expect(visit.page.locator("#play")).to_have_attribute("aria-label", "Pause")
-    visit.page.wait_for_timeout(300)
-    assert float(visit.part("time").input_value()) > 0
+    expect(visit.part("time")).not_to_have_value("0")
 
 
 def test_a_link_shows_the_same_picture_in_another_browser(window):

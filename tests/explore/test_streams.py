@@ -40,10 +40,10 @@ class Conversation:
         """The number of questions of a kind so far."""
         return self.page.evaluate("kind => asked.filter((question) => question.kind === kind).length", kind)
 
-    def say(self, kind, event, **data):
-        """An event of the last question of a kind, as soon as there is one."""
-        for _ in range(200):
-            if self.asked(kind):
+    def say(self, kind, event, number=1, **data):
+        """An event of the last question of a kind, as soon as there have been so many."""
+        for _ in range(2000):
+            if self.asked(kind) >= number:
                 break
             self.page.wait_for_timeout(25)
         says = """([kind, event, data, isEnd]) => {
@@ -101,9 +101,26 @@ def test_what_is_under_way_is_said_and_can_be_stopped(visit):
     visit.page.locator("#auto").uncheck()
     visit.part("learning-rate").fill("0.2")  # the verdict of another setting would be none of this one
     visit.part("learning-rate").blur()
-    visit.page.wait_for_timeout(300)
-    told.say("theory", "result", curves=[curve()], cautions=[], seconds=0.1)
+    told.say("theory", "result", number=2, curves=[curve()], cautions=[], seconds=0.1)
     expect(visit.part("verdict")).to_contain_text("Simulate to compare")
+
+
+def test_a_failure_leaves_no_verdict_of_another_setting(visit):
+    told, verdict = Conversation(visit), visit.part("verdict")
+    told.say("theory", "result", curves=[curve()], cautions=[], seconds=0.1)
+    judged = {"verdict": {"outcome": "agrees", "sentence": "They agree.", "judge": "OverlapSGD"}, "deviations": []}
+    told.say("compare", "result", curves=[curve(), curve("OverlapSGD", runs=2)], cautions=[], seconds=0.1, **judged)
+    expect(verdict).to_contain_text("They agree.")
+    visit.part("learning-rate").fill("60")
+    told.say("theory", "failed", number=2, message="It diverged.")
+    expect(visit.part("message")).to_have_text("It diverged.")
+    expect(verdict).not_to_contain_text("agree")
+    assert visit.curves.keys() == {"SaadSolla", "OverlapSGD"}  # the pale ones of before stay together
+    expect(visit.part("risk-plot")).to_have_class("plot stale")
+    told.say("simulate", "result", curves=[curve("OverlapSGD", runs=2)], cautions=[], seconds=0.1)
+    expect(verdict).to_contain_text("No theory answers for this setting")
+    expect(visit.part("risk-plot")).to_have_class("plot")
+    assert visit.settle_drawing().curves.keys() == {"OverlapSGD"}
 
 
 def test_many_neurons_are_heat_maps_and_three_settings_can_be_pinned(visit):

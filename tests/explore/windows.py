@@ -13,7 +13,16 @@ pytest.importorskip("starlette", reason="the explorer is not installed: pip inst
 
 LONG = 90_000  # milliseconds; the machine may be busy with other tests
 expect = playwright.expect
+expect.set_options(timeout=LONG)
 MARKS = [pytest.mark.slow]  # without Chromium the fixture `browser` skips them
+
+
+# The timers of the page one after the other: it waits 140 ms after a letter, and then 60 ms before it writes its link.
+# Tests wait in the page as well: a browser that gets no processor for a while runs timers late, but in order.
+AFTER_ITS_TIMERS = """async () => {
+  for (const pause of [180, 90, 10]) await new Promise((resolve) => setTimeout(resolve, pause));
+  await new Promise(requestAnimationFrame);
+}"""
 
 
 class Window:
@@ -33,9 +42,15 @@ class Window:
 
     def settle(self):
         """Wait until everything that was asked is there, also the runs that begin half a second after the theory."""
-        for pause in (200, 600):
+        for pause in (0, 400):
             self.page.wait_for_timeout(pause)
-            expect(self.page.locator("body")).to_have_attribute("data-status", "idle", timeout=LONG)
+            self.settle_drawing()
+            expect(self.page.locator("body")).to_have_attribute("data-status", "idle")
+        return self.settle_drawing()
+
+    def settle_drawing(self):
+        """Wait until what has arrived is drawn."""
+        self.page.evaluate(AFTER_ITS_TIMERS)
         return self
 
     @property
@@ -45,7 +60,7 @@ class Window:
     @property
     def state(self):
         """What the link says."""
-        self.page.wait_for_timeout(350)  # the page waits a moment after a letter
+        self.page.evaluate(AFTER_ITS_TIMERS)
         text = self.part("share-link").get_attribute("href").partition("#")[2]
         return json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 

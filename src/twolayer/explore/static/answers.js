@@ -56,7 +56,9 @@ export class Answers {
     this.refusals = new Set(names.map(kindOf).filter((_, at) => answers[at].status === "rejected"));
     const failures = answers.filter(({ status }) => status === "rejected").map(({ reason }) => reason);
     const worst = failures.find((error) => !(error instanceof Refused)) ?? failures[0];
-    this.show.settled("theory", names.map(kindOf).filter((_, at) => answers[at].status === "fulfilled"));
+    // Where no theory answers, what is drawn stays together, pale unless it is of this setting.
+    const answered = names.map(kindOf).filter((name) => !this.refusals.has(name));
+    this.show.settled("theory", answered.length ? answered : names.map(kindOf));
     if (!worst) this.show.fine();
     else this.report(worst);
     const isWrong = worst?.field && answers.every(({ status }) => status === "rejected") && /^(problem|training|run)/.test(worst.field);
@@ -80,14 +82,17 @@ export class Answers {
     const names = this.chosen("simulation");
     this.show.settled("simulation", names.map(kindOf));
     if (!names.length) return this.show.card("verdict", { verdict: null });
-    const theories = this.chosen("theory");
-    const show = (data) => this.show.curves("simulation", data.curves, this.spec);
-    if (theories.length && theories.every((item) => !this.refusals.has(kindOf(item)))) {
-      this.show.card("verdict", await this.do("compare", {}, signal, show));
+    const theories = this.chosen("theory").filter((item) => !this.refusals.has(kindOf(item)));
+    const spec = this.spec;
+    const show = (data) => this.show.curves("simulation", data.curves, spec);
+    if (theories.length) {
+      const judged = this.refusals.size ? { ...spec, run: { ...spec.run, descriptions: [...names, ...theories] } } : spec;
+      this.show.card("verdict", await this.do("compare", {}, signal, show, judged));
       return;
     }
     for (const description of names) await this.do("simulate", { description, slot: kindOf(description) }, signal, show);
-    this.show.card("verdict", { verdict: null });
+    const sentence = "No theory answers for this setting, so that runs have nothing to be compared with: see the message above.";
+    this.show.card("verdict", { verdict: this.refusals.size ? { sentence } : null });
   }
 
   cards(signal) {
@@ -135,10 +140,10 @@ export class Answers {
     return this.during(slot, { kind: "theory", of: kindOf(description), state: "queued" }, async () => (await work("theory", spec, { description, slot, replicas })).curves);
   }
 
-  async do(kind, options, signal, onCurves) {
+  async do(kind, options, signal, onCurves, spec = this.spec) {
     const of = kindOf(options.description);
     const put = { theory: this.engines.theory, simulate: this.engines.runs }[kind] ?? ((...asked) => work(kind, ...asked));
-    return this.during(`${kind} ${options.slot ?? ""}`, { kind, of, state: "queued" }, (tell) => put(this.spec, options, { signal, on: (name, data) => {
+    return this.during(`${kind} ${options.slot ?? ""}`, { kind, of, state: "queued" }, (tell) => put(spec, options, { signal, on: (name, data) => {
       if (signal.aborted) return;
       if (name === "partial" || name === "result") onCurves?.(data);
       else tell({ state: name, ...data });

@@ -13,6 +13,8 @@ import { differences, headline, sentence, status } from "./words.js";
 const RETRY = 1500;
 const HEARTBEAT = 4000;
 const PLAY_SECONDS = 8;
+const CARDS = ["verdict", "learn", "explain", "escape", "equations"];
+const UNJUDGED = "This setting has no verdict: see the message above.";
 
 class Page {
   constructor(form) {
@@ -21,6 +23,7 @@ class Page {
     const kinds = Object.fromEntries(form.descriptions.map(({ id, kind }) => [id, kind]));
     this.curves = new Map();
     this.pinned = [];
+    this.answered = new Set(); // cards whose content is of this setting
     this.isGone = false;
     this.figures = new Figures({ titles: this.titles, onView: (change) => this.look(change) });
     this.answers = new Answers({ kinds, isOpen: (card) => !$(card).matches("details") || $(card).open, options: (card) => (card === "escape" ? { threshold: this.state.view.threshold } : {}), show: this.shows() });
@@ -70,10 +73,12 @@ class Page {
   changed() {
     const { spec, view } = this.state;
     $("title").textContent = this.title();
+    document.title = `${$("title").textContent} · twolayer explorer`;
     $("lead").textContent = sentence(spec);
     this.showPreset();
     this.showPins();
     this.writeAddress();
+    this.answered.clear();
     clearTimeout(this.fading);
     this.fading = setTimeout(() => this.fade(true), 250);
     this.answers.ask(clone(spec), { simulate: view.auto });
@@ -130,12 +135,25 @@ class Page {
   /** Answers to an earlier question become pale until they are replaced. */
   fade(isStale) {
     for (const id of ["risk-plot", "overlap-plot", "plane"]) $(id).classList.toggle("stale", isStale && this.curves.size > 0);
-    if (isStale) for (const id of ["verdict", "learn", "explain", "escape", "equations"]) $(id).classList.add("stale");
+    if (isStale) for (const id of CARDS) $(id).classList.toggle("stale", !this.answered.has(id));
   }
 
   fadeUnlessNew() {
     clearTimeout(this.fading);
     if (![...this.curves.values()].some(({ spec }) => spec === this.answers.spec)) this.fade(true);
+  }
+
+  /** A card has the answer of this setting. */
+  fresh(name) {
+    this.answered.add(name);
+    $(name).classList.remove("stale");
+  }
+
+  /** A computation did not end: a verdict that stands there is that of another setting. */
+  unjudged(words) {
+    if (this.answered.has("verdict")) return;
+    this.fresh("verdict");
+    cards.waiting("verdict", words);
   }
 
   writeAddressNow() {
@@ -158,12 +176,12 @@ class Page {
       curves: (kind, curves, spec) => this.receive(kind, curves ?? [], spec),
       settled: (kind, names) => this.settle(kind, names),
       card: (name, data) => this.card(name, data),
-      refusedCard: (name, message) => { $(name).classList.remove("stale"); cards.refused(name, message); },
-      unjudged: () => { $("verdict").classList.remove("stale"); cards.waiting("verdict", "Simulate to compare the theory with runs."); },
+      refusedCard: (name, message) => { this.fresh(name); cards.refused(name, message); },
+      unjudged: () => this.unjudged("Simulate to compare the theory with runs."),
       status: (tasks) => this.showStatus(tasks),
       fine: () => { this.message(""); this.controls.refuse(null); },
-      refused: (error) => { this.message(error.message); this.controls.refuse(error); this.fadeUnlessNew(); },
-      failed: (message) => { this.message(message); this.fadeUnlessNew(); },
+      refused: (error) => { this.message(error.message); this.controls.refuse(error); this.unjudged(UNJUDGED); this.fadeUnlessNew(); },
+      failed: (message) => { this.message(message); this.unjudged(UNJUDGED); this.fadeUnlessNew(); },
       gone: (message) => this.gone(message),
     };
   }
@@ -183,7 +201,7 @@ class Page {
   }
 
   card(name, data) {
-    $(name).classList.remove("stale");
+    this.fresh(name);
     if (name === "verdict") return cards.verdict(data);
     if (name === "explain") {
       this.controls.explain(data.descriptions);
