@@ -5,10 +5,12 @@
 The server is a process of its own that has just been started, with an empty cache of programs; the browser is an
 installed Chromium, driven by Playwright. Wall clock. A move sets the slider of the learning rate; its time ends with
 the frame after the one in which the new curve was put into the plot. Runs after every change are switched off. The CPU
-time of an answer is that of one worker alone, in this process, and hardly depends on what else the machine does.
+time of a move is that of the processes of the page in the browser, and of the server with its workers; the CPU time of
+an answer is that of one worker alone, in this process. Both hardly depend on what else the machine does.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -17,6 +19,8 @@ import sys
 import tempfile
 import time
 from typing import Any
+
+import psutil
 
 MOVE = """(value) => new Promise((done) => {
   const slider = document.querySelector("[data-testid=learning-rate-slider]");
@@ -31,6 +35,19 @@ MOVE = """(value) => new Promise((done) => {
 })"""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 LONG = 120_000  # milliseconds
+FIRST = 3  # moves that reach workers which have not compiled yet, and during which the page gets its own program
+
+
+def used(of_page: bool) -> float:
+    """CPU seconds of the processes of the page in the browser, or of the server with its workers."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            is_page = "--type=renderer" in words
+            if is_page if of_page else any("twolayer" in word for word in words[:4]):
+                total += sum(process.cpu_times()[:2])
+    return total
 
 
 def visit(link: str, moves: int, pause: float) -> dict[str, Any]:
@@ -50,11 +67,15 @@ def visit(link: str, moves: int, pause: float) -> dict[str, Any]:
         page.locator("#auto").uncheck()
         page.locator("body[data-status=idle]").wait_for()
         times = []
+        before = [0.0, 0.0]
         for number in range(moves):
+            if number == FIRST:
+                before = [used(of_page) for of_page in (True, False)]
             times.append(page.evaluate(MOVE, 300 + (37 * number) % 200))
             page.wait_for_timeout(1000 * pause)
+        after = [used(of_page) for of_page in (True, False)]
         browser.close()
-    times = sorted(times[3:])  # the first ones reach workers that have not compiled yet
+    times = sorted(times[FIRST:])
     return {
         "first paint ms": paint,
         "first curve s": first,
@@ -62,6 +83,9 @@ def visit(link: str, moves: int, pause: float) -> dict[str, Any]:
         "median ms": times[len(times) // 2],
         "95% ms": times[int(0.95 * len(times))],
         "longest ms": times[-1],
+    } | {
+        f"CPU ms a move, {name}": 1e3 * (end - start) / len(times)
+        for name, start, end in zip(("page", "server"), before, after, strict=True)
     }
 
 
