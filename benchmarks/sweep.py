@@ -3,7 +3,7 @@
 Times are by the wall clock after everything is compiled; a machine that does other work makes all of them too long. The
 loop is timed on cells that are spread over the grid, and joblib's processes (``pip install joblib``) on the same ones.
 
-    python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|compare|workers|dask|replicas]
+    python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|compare|workers|dask|replicas|gram]
 """
 
 import argparse
@@ -14,12 +14,14 @@ import resource
 import time
 import warnings
 from functools import partial
+from typing import Any
 
 import numpy as np
 from common import report
 
 import twolayer as tl
 from twolayer.core.machine import cores
+from twolayer.kernel import GramProduct
 from twolayer.sweeps.query import VERBS
 from twolayer.sweeps.workers import local
 
@@ -175,6 +177,29 @@ def many_replicas(replicas: int) -> dict:
     }
 
 
+def gram_matrix(n: int) -> dict:
+    """The product of a Gram matrix that is too large to be kept with one vector, by two workers of one core each."""
+    rng = np.random.default_rng(0)
+    X, V, chosen = rng.standard_normal((n, 20)), rng.standard_normal((n, 1)), rng.choice(n, 5)
+    with workers_of_one_core(2) as client:
+        product = GramProduct(X, "relu", precision="single", keep=False, client=client)
+        began = time.perf_counter()
+        found = product(V)[chosen]
+        seconds = time.perf_counter() - began
+        peaks: Any = client.run(peak)
+        memory = max(peaks.values())
+    expected = product.columns(chosen).T @ V
+    return {
+        "work": "Gram matrix of relu times a vector, by strips on two workers",
+        "n": n,
+        "wall s": seconds,
+        "ns an entry": 1e9 * seconds / n**2,
+        "relative error": float(np.max(np.abs(found - expected)) / np.max(np.abs(expected))),
+        "worker peak MB": memory,
+        "client peak MB": peak(),
+    }
+
+
 @contextlib.contextmanager
 def workers_of_one_core(number: int):
     """A client of workers with one core each; alone, a worker would have all cores of the machine."""
@@ -213,19 +238,22 @@ def workers(number: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--side", type=int, default=64)
-    parser.add_argument("--only", choices=["diagram", "ode", "overhead", "compare", "workers", "dask", "replicas"])
+    parser.add_argument(
+        "--only", choices=["diagram", "ode", "overhead", "compare", "workers", "dask", "replicas", "gram"]
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore", tl.Caution)
-    works = {
+    calls = {
         "diagram": lambda: [phase_diagram(options.side, largest) for largest in (100, 1000)],
-        "ode": lambda: [rates_of_an_ode(10 * options.side)],
+        "ode": lambda: [rates_of_an_ode(1000)],
         "overhead": lambda: [overhead(number) for number in (10_000, 100_000)],
         "compare": lambda: [comparisons(options.side // 2)],
         "workers": lambda: [workers(12)],
         "dask": lambda: [overhead_of_a_worker(10_000)],
         "replicas": lambda: [many_replicas(number) for number in (10**6, 10**7)],
+        "gram": lambda: [gram_matrix(200_000)],
     }
-    for name, work in works.items():
+    for name, work in calls.items():
         if options.only in (None, name):
             report("sweep", work())
 

@@ -20,6 +20,7 @@ if __name__ == "__main__":
         walltime="01:00:00",
         # Jobs share the compiled programs where the cache is on a shared file system.
         job_script_prologue=["export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1"],
+        scheduler_options={"dashboard_address": ":0"},  # any free port, since others may use this login node
     )
     print(cluster.job_script())
     cluster.scale(jobs=workers)

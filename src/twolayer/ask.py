@@ -297,7 +297,8 @@ def make_plans(
     firsts: Sequence[int] | None = None,
 ) -> list[Plan]:
     """Return the plans of many cells, as `make_plan` does one by one, with the starts of all cells drawn together."""
-    points = [_save_points(*cell, in_steps) for cell in zip(problems, trainings, asks, strict=True)]
+    checked: set[tuple[int, int, int]] = set()
+    points = [_save_points(*cell, in_steps, checked) for cell in zip(problems, trainings, asks, strict=True)]
     which = [(ask.seed, ask.replicas, first) for ask, first in zip(asks, firsts or [0] * len(asks), strict=True)]
     distinct = {each: _replica_keys(*each) for each in dict.fromkeys(which)}
     keys = [distinct[each] for each in which]
@@ -310,6 +311,12 @@ def make_plans(
 
 def _starts(problems: Sequence[Problem], keys: Sequence[Key[Array, " _"]]) -> list[Overlaps]:
     """The starts of many problems, drawn together where the problems differ in d and in numbers of the start only."""
+    pairs = [(id(problem), id(rows)) for problem, rows in zip(problems, keys, strict=True)]
+    first = {pair: place for place, pair in reversed(list(enumerate(pairs)))}
+    if len(first) < len(pairs):  # cells of one problem and one seed have one start
+        distinct = list(first.values())
+        starts = dict(zip(distinct, _starts([problems[n] for n in distinct], [keys[n] for n in distinct]), strict=True))
+        return [starts[first[pair]] for pair in pairs]
     problems = [problem.equivalent for problem in problems]
     if not all(problem.is_isotropic for problem in problems):
         return [_drawn(problem, rows) for problem, rows in zip(problems, keys, strict=True)]
@@ -352,8 +359,10 @@ def _drawable(problem: Problem) -> tuple[Problem, Any]:
     return data.without_dimension, np.asarray(float(problem.d))
 
 
-def _save_points(problem: Problem, training: Training, ask: Ask, in_steps: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The save points of a run as steps and as times."""
+def _save_points(
+    problem: Problem, training: Training, ask: Ask, in_steps: bool, checked: set[tuple[int, int, int]] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The save points of a run as steps and as times; the memory of what was ``checked`` is not looked at again."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     clock, wanted = training.clock(problem), partial(_wanted, problem, training, ask)
@@ -371,6 +380,10 @@ def _save_points(problem: Problem, training: Training, ask: Ask, in_steps: bool)
     else:
         times = wanted()
         save_steps = np.asarray(clock.steps_at(times))
+    checked, size = set() if checked is None else checked, (id(problem), ask.replicas, len(times))
+    if size in checked:
+        return save_steps, times
+    checked.add(size)
     check_starts(problem, ask.replicas)
     if problem.has_random_start:  # without one there may be a single replica, which the description decides
         check_record(problem, ask.replicas, len(times))

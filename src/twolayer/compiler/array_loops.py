@@ -281,6 +281,10 @@ def _equation(tracer: _Tracer, equation: Any, values: list[Value]) -> list[Value
         return _folded(equation, known)
     if name in ELEMENTWISE:
         return [tracer.elementwise(equation.primitive, values, parameters, aval)]
+    if name == "split":
+        at, dtype = tracer.placed(values[0], aval.dtype), np.dtype(aval.dtype)
+        parts = np.split(at, np.cumsum(parameters["sizes"])[:-1], axis=parameters["axis"])
+        return [Places(part, dtype) for part in parts]
     return [_other(tracer, name, equation, values)]
 
 

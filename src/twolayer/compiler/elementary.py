@@ -37,3 +37,23 @@ def tanh(x: Array) -> Array:
 def logistic(x: Array) -> Array:
     """Return the logistic function."""
     return 1.0 / (1.0 + exp(-x))
+
+
+def atan2(y: Array, x: Array) -> Array:
+    """Return the angle of the point (x, y)."""
+    rise, run = jnp.abs(y), jnp.abs(x)
+    is_steep = rise > run
+    small, large = jnp.where(is_steep, run, rise), jnp.where(is_steep, rise, run)
+    is_wide = small > 0.66 * large  # beyond this slope the angle is counted from pi/4
+    bottom = jnp.where(is_wide, small + large, large)
+    t = jnp.where(is_wide, small - large, small) / jnp.where(bottom == 0.0, 1.0, bottom)
+    z = t * t
+    top = (-8.750608600031904122785e-1 * z - 1.615753718733365076637e1) * z - 7.500855792314704667340e1
+    top = (top * z - 1.228866684490136173410e2) * z - 6.485021904942025371773e1
+    low = ((z + 2.485846490142306297962e1) * z + 1.650270098316988542046e2) * z + 4.328810604912902668951e2
+    low = (low * z + 4.853903996359136964868e2) * z + 1.945506571482613964425e2
+    angle = t * (z * top / low) + t
+    angle = jnp.where(is_wide, (np.pi / 4 + angle) + 3.061616997868383017e-17, angle)
+    angle = jnp.where(is_steep, (np.pi / 2 - angle) + 6.123233995736765886e-17, angle)
+    angle = jnp.where(x < 0.0, (np.pi - angle) + 1.2246467991473531772e-16, angle)
+    return jnp.where(y < 0.0, -angle, angle)

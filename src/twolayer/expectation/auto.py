@@ -1,7 +1,7 @@
 """Choose the engine of each moment before anything is compiled, and record every refusal."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,6 +14,8 @@ from twolayer.compiler.row_blocks import in_blocks
 from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory_limit import check_size
+from twolayer.core.plain_methods import plain
+from twolayer.core.same import Same
 from twolayer.expectation.all_fields import PREDICTIONS, ProductRule, SplitNets
 from twolayer.expectation.closed.bumps import Bumps
 from twolayer.expectation.closed.polynomial_tables import PolynomialTables
@@ -254,13 +256,12 @@ class Auto(eqx.Module):
         refusals = [refusal for part in problem.components for refusal in self.assign(part, wanted)[1]]
         return dict.fromkeys(wanted, "Mixed"), tuple(dict.fromkeys(refusals))
 
+    @plain
     def refusal(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> str:
         """Return why some wanted moment has no engine; empty if each has one."""
-        try:
-            self.assign(problem, wanted)
-        except NotApplicable as missing:
-            return str(missing)
-        return ""
+        if not isinstance(problem.inputs, Gaussian):  # a data set should not be kept alive
+            return _refusal(self, problem, wanted)
+        return _known_refusal(self.rtol, self.engines, Same((problem,)), wanted)
 
     def choose(self, problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:
         """Build the engines for the wanted moments of a problem."""
@@ -277,6 +278,19 @@ class Auto(eqx.Module):
         engines = tuple(_ALL_ENGINES[name].build(problem, self.rtol) for name in names)
         serves = tuple(tuple(moment for moment in wanted if assigned[moment] == name) for name in names)
         return Chosen(engines, serves, refusals)
+
+
+def _refusal(auto: Auto, problem: Problem, wanted: tuple[str, ...]) -> str:
+    try:
+        auto.assign(problem, wanted)
+    except NotApplicable as missing:
+        return str(missing)
+    return ""
+
+
+@lru_cache(maxsize=256)  # the cells of a sweep share their problems
+def _known_refusal(rtol: float, engines: tuple[str, ...] | None, same: Same, wanted: tuple[str, ...]) -> str:
+    return _refusal(Auto(rtol, engines), same.members[0], wanted)
 
 
 def choose(problem: Problem, wanted: tuple[str, ...] = MOMENTS) -> Chosen:

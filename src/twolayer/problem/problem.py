@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.core.memory_limit import check_size
+from twolayer.core.plain_methods import plain
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Converted, Number, Numbers
@@ -233,6 +234,7 @@ class Problem(eqx.Module):
         eigenvalues, ranks = self.inputs.blocks
         return np.repeat(np.sqrt(eigenvalues), ranks)
 
+    @plain
     def scatter(self, learning_rate: Numbers) -> float:
         r"""The order of the distance of a single run to its limit, :math:`\sqrt{\gamma c_1 / (p d)}`.
 
@@ -249,6 +251,8 @@ class Problem(eqx.Module):
 
     @property
     def _largest_eigenvalue(self) -> float:
+        if self.is_isotropic:
+            return 1.0
         inputs = self.equivalent.inputs
         return float(np.max(inputs.blocks[0])) if isinstance(inputs, Gaussian) else 1.0
 

@@ -15,6 +15,7 @@ from twolayer.compiler.native import FEW
 from twolayer.compiler.row_blocks import alike, as_key, if_hashable
 from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
+from twolayer.core.plain_methods import plain
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.same import Same
 from twolayer.description import (
@@ -174,6 +175,7 @@ class OverlapSGD(AbstractDescription):
             records |= zip(places, self._run_alike([cells[place] for place in places]), strict=True)
         return [records[place] for place in range(len(cells))]
 
+    @plain
     def _shareable(self, problem: Problem, training: SGD) -> Setting:
         """The setting of a program that serves many cells, found again for objects that were lately asked about."""
         return _shareable(Same((self, problem, training)), bool(jax.config.read("jax_enable_x64")))
@@ -207,6 +209,7 @@ class OverlapSGD(AbstractDescription):
             records.append(stopped(Record(*values, name), cell.plan))
         return records
 
+    @plain
     def _takes_single(self, problem: Problem, training: SGD) -> bool:
         if self.gradients != "auto":
             return self.gradients == "single"

@@ -160,9 +160,7 @@ def _together(queries: Sequence[Query]) -> list[Content]:
     """The results of cells that the same compiled programs serve, one for each description."""
     members = queries[0].descriptions
     with double():
-        for query in queries:
-            for member in members:
-                require(member, query.problem, query.training)
+        applies = [[require(member, query.problem, query.training) for query in queries] for member in members]
         plans = make_plans(
             [query.problem for query in queries],
             [query.training for query in queries],
@@ -170,16 +168,17 @@ def _together(queries: Sequence[Query]) -> list[Content]:
             in_steps=any(not member.is_continuous for member in members),
             firsts=[query.first or 0 for query in queries],
         )
-        runs = zip(*(_runs(member, queries, plans) for member in members), strict=True)
+        runs = zip(*(_runs(*row, queries, plans) for row in zip(members, applies, strict=True)), strict=True)
         if queries[0].verb == "compare":
             return [_compared(query, runs_of_cell) for query, runs_of_cell in zip(queries, runs, strict=True)]
         shared = provenance(_Unnamed(), 0, members[0].references)
         return [_content(query, runs_of_cell[0], shared) for query, runs_of_cell in zip(queries, runs, strict=True)]
 
 
-def _runs(description: AbstractDescription, queries: Sequence[Query], plans: Sequence[Plan]) -> list[_RunOfCell]:
+def _runs(
+    description: AbstractDescription, applies: Sequence[Applies], queries: Sequence[Query], plans: Sequence[Plan]
+) -> list[_RunOfCell]:
     """What one description says of all cells, by one call."""
-    applies = [require(description, query.problem, query.training) for query in queries]
     is_fixed = not (applies[0].exactness.is_random or queries[0].problem.has_random_start)
     if is_fixed and all(plan.risk_threshold is None or np.ptp(plan.risk_threshold) == 0.0 for plan in plans):
         plans = [first_replica(plan) for plan in plans]

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.compiler.row_blocks import alike, as_key, if_hashable, leaf_key
+from twolayer.core.same import Same
 from twolayer.core.types import Number, Numbers
 from twolayer.description import Applies, Cell, Exactness, Plan, Record
 from twolayer.expectation import MOMENTS, Auto, Chosen, risks_of
@@ -245,11 +247,8 @@ class SaadSolla(FitsPopulation):
             return None
         if not training.is_fresh or training.moves_by_signs or not problem.is_quadratic:
             return None
-        P = leaf_key(np.asarray(problem.P))
-        problem, training = as_data((replaced(problem.without_dimension, start=None), training))
-        noise = problem.noise if isinstance(problem.noise, float) else "noise"
-        numbers = jax.tree.map(lambda x: "number" if isinstance(x, np.ndarray) else x, training)
-        return if_hashable((*as_key((self, replaced(problem, noise=noise))), *as_key(numbers), P))
+        numbers = jax.tree.map(lambda x: "number" if isinstance(x, np.ndarray) else x, as_data(training))
+        return if_hashable((*as_key(self), *_key_of(Same((problem,))), *as_key(numbers)))
 
     def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
         if self.batch_key(*cells[0][:2]) is None:
@@ -261,12 +260,21 @@ class SaadSolla(FitsPopulation):
         records: dict[int, Record] = {}
         for places in alike([kinds[noise] for noise in noises]):
             part = [cells[place] for place in places]
-            flows = [self._flows(engines[noises[place]], *cells[place]) for place in places]
+            first = self._flows(engines[noises[places[0]]], *cells[places[0]])
+            flows = [self._like(first, engines[noises[place]], *cells[place]) for place in places]
             together = [FlowCell(*pair) for pair in zip(flows, (cell.plan for cell in part), strict=True)]
             engine = engines[noises[places[0]]]
             solved = follow_together(together, self._other(engine, part[0]), part[0].problem.k, self.accuracy(engine))
             records |= zip(places, solved, strict=True)
         return [records[place] for place in range(len(cells))]
+
+    def _like(self, first: Flows, engine: Chosen, problem: Problem, training: SGD, plan: Plan) -> Flows:
+        """The flows of a cell, made of those of another cell where only the training differs."""
+        known = first.variants[0]
+        setting = for_every_dimension(problem, training)
+        if not isinstance(known, OverlapFlow) or known.problem is not setting[0]:
+            return self._flows(engine, problem, training, plan)
+        return first._replace(variants=[replaced(variant, training=setting[1]) for variant in first.variants])
 
     def _other(self, engine: Chosen, cell: Cell) -> Flows:
         """The flow of a cell with other numbers, where cells of one program may have other ones."""
@@ -293,6 +301,21 @@ class SaadSolla(FitsPopulation):
         return follow(flows, problem.k, plan, as_state(plan.starts), (), self.accuracy(engine), _nudged(plan.starts))
 
 
+@lru_cache(maxsize=256)  # the cells of a sweep share their problems
+def _key_of(same: Same) -> tuple[Hashable, ...]:
+    """A value that is equal for problems with one structure, and with equal numbers but for the noise and the start."""
+    (problem,) = same.members
+    data = as_data(replaced(problem.without_dimension, start=None))
+    noise = data.noise if isinstance(data.noise, float) else "noise"
+    return (*as_key(replaced(data, noise=noise)), leaf_key(np.asarray(problem.P)))
+
+
+@lru_cache(maxsize=256)
+def _data_of(same: Same) -> Problem:
+    """A problem of any dimension as data."""
+    return as_data(same.members[0].without_dimension)
+
+
 def _kind(engine: Chosen) -> Hashable:
     """A value that is equal for engines that differ in their numbers only."""
     return (jax.tree.structure(engine), *map(np.shape, jax.tree.leaves(engine)), engine.rtol, engine.name)
@@ -300,9 +323,9 @@ def _kind(engine: Chosen) -> Hashable:
 
 def for_every_dimension(problem: Problem, training: SGD) -> tuple[Problem, SGD]:
     """A problem and its training as data of a program that serves every d, unless d determines the batch size."""
-    small = problem.without_dimension
+    small = _data_of(Same((problem,)))
     is_same = training.samples_per_step(small) == training.samples_per_step(problem)
-    return as_data((small if is_same else problem, training))
+    return small if is_same else as_data(problem), as_data(training)
 
 
 def _nudged(starts: Overlaps) -> Any:

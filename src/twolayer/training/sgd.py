@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput
+from twolayer.core.plain_methods import plain
 from twolayer.core.types import Converted, Number, Numbers, Unchecked
 from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, flag, instance, is_traced, leaf, number, static
@@ -252,6 +253,7 @@ class SGD(eqx.Module):
         """How far the weights move in the long run for one gradient, by a linear method; 1 for plain SGD."""
         return gain(self.method) if self.has_momentum else 1.0
 
+    @plain
     def set_size(self, problem: Problem) -> int | None:
         """Return the number of samples in the fixed set; None when samples are drawn afresh."""
         if isinstance(problem.inputs, Samples) and problem.is_labelled_set:
@@ -260,6 +262,7 @@ class SGD(eqx.Module):
             return max(1, round(float(self.reuse.alpha) * problem.d))
         return None
 
+    @plain
     def samples_per_step(self, problem: Problem) -> int:
         """Return the number of samples in one step."""
         size = self.set_size(problem)
@@ -269,6 +272,7 @@ class SGD(eqx.Module):
             raise InvalidInput(f"Argument `batch_size` is {self.batch_size}, but the reused set has {size} samples.")
         return self.batch_size
 
+    @plain
     def steps_per_epoch(self, problem: Problem) -> int | None:
         """Return the number of steps in one epoch; None unless mini-batches are drawn without replacement."""
         size = self.set_size(problem)
@@ -276,6 +280,7 @@ class SGD(eqx.Module):
             return None
         return size // self.samples_per_step(problem)
 
+    @plain
     def clock(self, problem: Problem) -> Clock:
         """Return the conversion between steps, time and samples."""
         batch = self.samples_per_step(problem)

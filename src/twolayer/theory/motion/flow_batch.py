@@ -1,6 +1,6 @@
 """Many flows of one structure at once: one compiled program, mapped over their numbers, starts and times."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.row_blocks import alike, in_blocks, leaf_key
+from twolayer.compiler.row_blocks import alike, if_hashable, in_blocks, leaf_key
+from twolayer.compiler.scalar import Unsupported
+from twolayer.core.precision import double
 from twolayer.description import Plan, Record, Watch
 from twolayer.theory.motion.error_bounds import nudged_overlaps
-from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Solving, judged, passage, saved_along
+from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, Solving, judged, passage, saved_along
+from twolayer.theory.motion.integrate import Tolerance
+from twolayer.theory.motion.integrate_rows import RowCode, risks_of_rows, row_code, solve_rows
 
 # Blocks of one call: few, since integrating a block takes long, and calls are divided among the cores.
 BLOCKS = 2
@@ -66,6 +70,69 @@ def _passage(common: tuple[Template, Accuracy, Any], row: tuple[Any, ...]) -> Ar
     )
 
 
+# ------------------------------------------------------------------------------------------- by machine code on vectors
+
+# The code of templates, by what their programs depend on.
+_CODES: dict[Hashable, RowCode | None] = {}
+MOST_CODES = 32
+
+
+def machine_code(template: Template, numbers: Sequence[np.ndarray], start: tuple[np.ndarray, ...]) -> RowCode | None:
+    """The code of a flow whose averages are closed forms, for rows of numbers and starts; None where there is none."""
+    flow = template.flow
+    if jax.default_backend() != "cpu" or flow.is_coarse or flow.interpolates:
+        return None
+    leaves, structure = jax.tree.flatten(flow)
+    common = [None if n in template.places else leaf_key(leaf) for n, leaf in enumerate(leaves)]
+    shapes = [x.shape[1:] for x in (*numbers, *start)]
+    key = if_hashable((structure, *common, *shapes))
+    if key is None:
+        return None
+    if key not in _CODES:
+        if len(_CODES) >= MOST_CODES:
+            _CODES.clear()
+        _CODES[key] = _compiled(template, [np.asarray(x[0]) for x in numbers], tuple(x[0] for x in start))
+    return _CODES[key]
+
+
+def _compiled(template: Template, numbers: list[np.ndarray], start: tuple[np.ndarray, ...]) -> RowCode | None:
+    functions = {
+        "velocity": lambda state, numbers: template.with_numbers(numbers).velocity(state),
+        "largest": lambda state, numbers: template.with_numbers(numbers).largest(state),
+        "risk": lambda state, numbers: template.with_numbers(numbers).risk(state),
+    }
+    try:
+        with double():
+            return row_code(functions, start, numbers)
+    except Unsupported:
+        return None
+
+
+def _in_vectors(
+    code: RowCode,
+    accuracy: Accuracy,
+    numbers: Sequence[np.ndarray],
+    start: tuple[np.ndarray, ...],
+    times: np.ndarray,
+    limits: np.ndarray,
+) -> tuple[Saved, np.ndarray, np.ndarray]:
+    """The saved values along all rows (NaN after the end); whether each is done or diverged."""
+    number, shapes = len(times), [x.shape[1:] for x in start]
+
+    def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
+        return np.concatenate([np.reshape(x, (number, -1)) for x in arrays] or [np.empty((number, 0))], axis=1)
+
+    tolerance = Tolerance(float(accuracy.rtol), float(accuracy.atol))
+    setting = flat(numbers)
+    solved = solve_rows(code, flat(start), setting, times, tolerance, int(accuracy.max_steps), limits)
+    states = np.where(np.isfinite(solved.states), solved.states, np.nan)
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    parts = np.split(states, ends[:-1], axis=2)
+    saved: Any = [part.reshape(*states.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True)]
+    saved.append(risks_of_rows(code, states, setting))
+    return Saved._make([*saved, {}]), solved.is_finished, solved.has_stopped
+
+
 def follow_together(cells: Sequence[FlowCell], other: Flows, k: int, accuracy: Accuracy) -> list[Record]:
     """Solve flows of one structure, each for its own plan; see `follow`, which solves one.
 
@@ -100,19 +167,28 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
     replicas, times = plans[0].replicas, np.stack([plan.times for plan in plans])
     Q, M, a = (np.stack([np.asarray(getattr(plan.starts, name)) for plan in plans]) for name in ("Q", "M", "a"))
 
+    def numbers_of(variant: int, template: Template) -> list[np.ndarray]:
+        each = [template.numbers(cell.flows.variants[variant]) for cell in cells]
+        return [np.repeat(np.stack(x), replicas, axis=0) for x in zip(*each, strict=True)]
+
+    numbers_of_variants = [numbers_of(*pair) for pair in enumerate(templates)]
+
     def rows_of(variant: int, Q: np.ndarray, M: np.ndarray, *data: Any) -> tuple[Any, ...]:
         """The rows of all replicas of all cells: numbers, starts, times and further data of each."""
-        each = [templates[variant].numbers(cell.flows.variants[variant]) for cell in cells]
-        numbers = [np.repeat(np.stack(x), replicas, axis=0) for x in zip(*each, strict=True)]
+        numbers = numbers_of_variants[variant]
         start = tuple(x.reshape(-1, *x.shape[2:]) for x in (Q, M, a))
         return numbers, start, np.repeat(times, replicas, axis=0), *data
 
     limits = np.repeat([plan.limit for plan in plans], replicas)
 
     def paths(solving: Solving) -> Any:
-        common = (templates[solving.variant], accuracy.looser(solving.looser))
+        template, wanted = templates[solving.variant], accuracy.looser(solving.looser)
         begin = nudged_overlaps(Q, M, solving.sign) if solving.sign else (Q, M)
-        return in_blocks(_trajectory, common, rows_of(solving.variant, *begin, limits), BLOCKS)
+        rows = rows_of(solving.variant, *begin, limits)
+        code = machine_code(template, *rows[:2])
+        if code is None:
+            return in_blocks(_trajectory, (template, wanted), rows, BLOCKS)
+        return _in_vectors(code, wanted, *rows)
 
     of_variants, of_integrator = flows.solvings
     results = [paths(solving) for solving in of_variants]

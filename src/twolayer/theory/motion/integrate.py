@@ -7,6 +7,7 @@ located by shorter steps.
 """
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import equinox.internal as eqxi
@@ -64,37 +65,38 @@ class _Enclosure(NamedTuple):
         return _Enclosure(jnp.where(is_taken, value, self.value), ahead, jnp.where(has_passed, value, self.behind))
 
 
-class _Course(NamedTuple):
-    """The state of the loop over steps."""
+class StepCourse(NamedTuple):
+    """The state of the loop over steps: of one trajectory by JAX, or of many along the last axis by NumPy."""
 
-    t: Array
-    y: Float[Array, " n"]
-    slope: Float[Array, " n"]
-    size: Array  # of the next step, before it is cut to end at a given time
-    landed: Array  # how many of the times at which steps end are passed
-    saved: Float[Array, "times n"]
-    enclosure: _Enclosure
-    attempts: Array
-    has_stopped: Array
+    t: Any
+    y: Any
+    slope: Any
+    size: Any  # of the next step, before it is cut to end at a given time
+    landed: Any  # how many of the times at which steps end are passed
+    attempts: Any
+    has_stopped: Any
 
 
-class _Attempt(NamedTuple):
-    """A step: its size, its end, the slopes of its stages, and its error in units of the tolerance."""
+class Attempt(NamedTuple):
+    """A step: its size, whether it was cut, its end, the slope there, and its error in units of the tolerance."""
 
-    size: Array
-    y: Float[Array, " n"]
-    slopes: Float[Array, "stages n"]
-    error: Array
+    size: Any
+    is_cut: Any
+    y: Any
+    slope: Any
+    error: Any
 
 
-class _Tolerance(NamedTuple):
+class Tolerance(NamedTuple):
+    """What is tolerated as the error of a step."""
+
     rtol: Numbers
     atol: Numbers
 
-    def norm(self, x: Array, *states: Array) -> Array:
+    def norm(self, xp: ModuleType, x: Numbers, *states: Numbers) -> Numbers:
         """The root mean square of a vector, in units of what is tolerated at the states."""
-        size = jnp.max(jnp.abs(jnp.stack(states)), axis=0)
-        return jnp.sqrt(jnp.mean((x / (self.atol + self.rtol * size)) ** 2))
+        size = xp.max(xp.abs(xp.stack(states)), axis=0)
+        return xp.sqrt(xp.mean((x / (self.atol + self.rtol * size)) ** 2, axis=0))
 
 
 # Large: it is the one integrator of all theories, and takes the options of each of them.
@@ -124,86 +126,88 @@ def solve(
     are ``is_reversible``.
     """
     y0, unravel = ravel_pytree(start)
-    tableau, tolerance = TSITOURAS if is_coarse else DORMAND_PRINCE, _Tolerance(rtol, atol)
+    tableau, tolerance = TSITOURAS if is_coarse else DORMAND_PRINCE, Tolerance(rtol, atol)
     ends = times if landing is None else landing
     last = len(ends) - 1
 
     def velocity(t: Array, y: Array) -> Array:
         return ravel_pytree(field(t, unravel(y), args))[0]
 
-    def is_running(course: _Course) -> Array:
-        is_stuck = (course.attempts > 1) & (course.size <= LEAST_STEP * jnp.abs(course.t))
-        return (course.landed <= last) & ~course.has_stopped & ~is_stuck
+    def is_going_on(state: _Looped) -> Array:
+        return jnp.asarray(is_running(state.course, last))
 
-    def advance(course: _Course) -> _Course:
+    def advance(state: _Looped) -> _Looped:
+        course, saved, enclosure = state
         is_first = course.attempts == 0
-        to_end = ends[jnp.minimum(course.landed, last)] - course.t
-        size = jnp.minimum(course.size, course.enclosure.trial(course.attempts)) if locate else course.size
-        is_cut = (size >= (1.0 - 1e-12) * to_end) & ~is_first
-        size = jnp.where(is_cut, to_end, jnp.where(is_first, 0.0, jax.lax.stop_gradient(size)))
-        attempt = _attempt(velocity, tableau, tolerance, course, size)
+        wanted = jnp.minimum(course.size, enclosure.trial(course.attempts)) if locate else course.size
+        end = ends[jnp.minimum(course.landed, last)]
+        step: Any = next_step(jnp, course, jax.lax.stop_gradient(wanted), end)
+        size, is_cut = step
+        attempt, slopes = _attempt(velocity, tableau, tolerance, course, size, is_cut)
         value = jnp.asarray(stop(unravel(attempt.y), args))
         has_passed = (attempt.error <= 1.0) & ~is_first & (value <= 0.0) if locate else jnp.asarray(False)
         is_taken = (attempt.error <= 1.0) & ~has_passed
-        has_landed = is_taken & is_cut
 
-        saved = course.saved
         if landing is not None:
             inside = is_taken & (times > course.t) & (times <= course.t + size)
-            saved = jnp.where(inside[:, None], _between(tableau, course, attempt, times), saved)
+            saved = jnp.where(inside[:, None], _between(tableau, course, attempt, slopes, times), saved)
         elif not locate:
             index = jnp.minimum(course.landed, last)
-            saved = saved.at[index].set(jnp.where(has_landed, attempt.y, saved[index]))
-        t = jnp.where(is_taken, course.t + size, course.t)
-        enclosure = course.enclosure.after(size, value, is_taken, has_passed) if locate else course.enclosure
-        has_stopped = is_taken & (value.astype(bool) if not locate else is_first & (value <= 0.0))
-        if locate:
-            has_stopped = has_stopped | (enclosure.ahead <= ENCLOSED * (t - times[0]))
-        return _Course(
-            t,
-            jnp.where(is_taken, attempt.y, course.y),
-            jnp.where(is_taken, attempt.slopes[-1], course.slope),
-            jax.lax.stop_gradient(_next_size(tableau, tolerance, course, attempt, is_taken, is_cut)),
-            course.landed + has_landed,
-            saved,
-            enclosure,
-            course.attempts + 1,
-            has_stopped,
-        )
+            saved = saved.at[index].set(jnp.where(is_taken & is_cut, attempt.y, saved[index]))
+        following = after_step(jnp, course, attempt, tolerance, tableau.order, is_taken)
+        following = following._replace(size=jax.lax.stop_gradient(following.size))
+        if not locate:
+            return _Looped(following._replace(has_stopped=is_taken & value.astype(bool)), saved, enclosure)
+        enclosure = enclosure.after(size, value, is_taken, has_passed)
+        is_enclosed = enclosure.ahead <= ENCLOSED * (following.t - times[0])
+        has_stopped = (is_taken & is_first & (value <= 0.0)) | is_enclosed
+        return _Looped(following._replace(has_stopped=has_stopped), saved, enclosure)
 
     # Where starts are mapped, all numbers of the loop are mapped from the beginning: JAX would otherwise find out which
     # ones are by tracing the whole loop several times.
     zero = jnp.where(jnp.isnan(y0[:1]), 0.0, jnp.zeros(1, y0.dtype))[0]
     nothing, count = jnp.zeros_like(y0), zero.astype(int)
     table = jnp.full((1 if locate else len(times), len(y0)), jnp.inf, y0.dtype).at[0].set(y0)
-    begun = _Course(
-        *(times[0] + zero, y0, nothing + zero, zero, 1 + count, table),
-        *(_Enclosure(zero, zero + jnp.inf, zero), count, zero > 0.0),
-    )
-    course = _loop(is_running, advance, begun, max_steps, is_reversible)
+    course = StepCourse(times[0] + zero, y0, nothing + zero, zero, 1 + count, count, zero > 0.0)
+    begun = _Looped(course, table, _Enclosure(zero, zero + jnp.inf, zero))
+    course, saved, enclosure = _loop(is_going_on, advance, begun, max_steps, is_reversible)
     is_finished = (course.landed > last) & ~course.has_stopped
-    rest = course.enclosure.secant
+    rest = enclosure.secant
     reached = course.t + rest
-    saved = (course.y + rest * course.slope)[None] if locate else course.saved
+    saved = (course.y + rest * course.slope)[None] if locate else saved
     return Solution(jax.vmap(unravel)(saved), reached, is_finished, course.has_stopped)
 
 
+class _Looped(NamedTuple):
+    """What the loop over steps of one trajectory carries."""
+
+    course: StepCourse
+    saved: Float[Array, "times n"]
+    enclosure: _Enclosure
+
+
 def _loop(
-    is_running: Callable[[_Course], Array],
-    advance: Callable[[_Course], _Course],
-    begun: _Course,
+    is_running: Callable[[_Looped], Array],
+    advance: Callable[[_Looped], _Looped],
+    begun: _Looped,
     max_steps: int,
     is_reversible: bool,
-) -> _Course:
+) -> _Looped:
     """Apply the steps while the integration runs, and at most a number of them after the first one of size zero."""
     if is_reversible:
         return eqxi.while_loop(is_running, advance, begun, max_steps=max_steps + 1, kind="checkpointed")
-    return jax.lax.while_loop(lambda course: is_running(course) & (course.attempts <= max_steps), advance, begun)
+    return jax.lax.while_loop(lambda looped: is_running(looped) & (looped.course.attempts <= max_steps), advance, begun)
 
 
 def _attempt(
-    velocity: Callable[[Array, Array], Array], tableau: Tableau, tolerance: _Tolerance, course: _Course, size: Array
-) -> _Attempt:
+    velocity: Callable[[Array, Array], Array],
+    tableau: Tableau,
+    tolerance: Tolerance,
+    course: StepCourse,
+    size: Array,
+    is_cut: Array,
+) -> tuple[Attempt, Float[Array, "stages n"]]:
+    """A step from the state of a course, and the slopes of its stages."""
     A, c = jnp.asarray(tableau.A, course.y.dtype), jnp.asarray(tableau.c, course.y.dtype)
     stages = len(tableau.c)
 
@@ -214,25 +218,59 @@ def _attempt(
     slopes = jax.lax.fori_loop(1, stages, stage, slopes)
     y = course.y + size * (A[-1] @ slopes)
     error = size * (jnp.asarray(tableau.error, course.y.dtype) @ slopes)
-    return _Attempt(size, y, slopes, tolerance.norm(error, course.y, y))
+    return Attempt(size, is_cut, y, slopes[-1], tolerance.norm(jnp, error, course.y, y)), slopes
 
 
-def _between(tableau: Tableau, course: _Course, attempt: _Attempt, times: Array) -> Float[Array, "times n"]:
+def _between(
+    tableau: Tableau, course: StepCourse, attempt: Attempt, slopes: Float[Array, "stages n"], times: Array
+) -> Float[Array, "times n"]:
     """The values at all times by the interpolation of the step, which holds for those inside of it."""
     part = (times - course.t) / jnp.where(attempt.size > 0.0, attempt.size, 1.0)
     powers = jnp.clip(part, 0.0, 1.0)[:, None] ** jnp.arange(1, tableau.dense.shape[1] + 1)[None, :]
-    return course.y[None, :] + attempt.size * (powers @ jnp.asarray(tableau.dense, course.y.dtype).T @ attempt.slopes)
+    return course.y[None, :] + attempt.size * (powers @ jnp.asarray(tableau.dense, course.y.dtype).T @ slopes)
+
+
+# ------------------------------------------------------------------------- the course of steps, by JAX and by NumPy
+
+
+def is_running(course: StepCourse, last: int) -> Numbers:
+    """Whether a course goes on: the last of the times at which steps end is not passed, and steps are not too short."""
+    is_stuck = (course.attempts > 1) & (course.size <= LEAST_STEP * abs(course.t))
+    return (course.landed <= last) & ~course.has_stopped & ~is_stuck
+
+
+def next_step(xp: ModuleType, course: StepCourse, wanted: Numbers, end: Numbers) -> tuple[Numbers, Numbers]:
+    """The size of the next step, and whether it was cut to stop at ``end``; the first one has size zero."""
+    is_first, to_end = course.attempts == 0, end - course.t
+    is_cut = (wanted >= (1.0 - 1e-12) * to_end) & ~is_first
+    return xp.where(is_cut, to_end, xp.where(is_first, 0.0, wanted)), is_cut
+
+
+def after_step(
+    xp: ModuleType, course: StepCourse, attempt: Attempt, tolerance: Tolerance, order: int, is_taken: Numbers
+) -> StepCourse:
+    """The course after an attempted step, without whether it has stopped."""
+    return StepCourse(
+        xp.where(is_taken, course.t + attempt.size, course.t),
+        xp.where(is_taken, attempt.y, course.y),
+        xp.where(is_taken, attempt.slope, course.slope),
+        _next_size(xp, course, attempt, tolerance, order, is_taken),
+        course.landed + (is_taken & attempt.is_cut),
+        course.attempts + 1,
+        course.has_stopped,
+    )
 
 
 def _next_size(
-    tableau: Tableau, tolerance: _Tolerance, course: _Course, attempt: _Attempt, is_taken: Array, is_cut: Array
-) -> Array:
+    xp: ModuleType, course: StepCourse, attempt: Attempt, tolerance: Tolerance, order: int, is_taken: Numbers
+) -> Numbers:
     """The size of the next step, from the error of this one or, at the start, from the slope there."""
-    length, speed = tolerance.norm(course.y, course.y), tolerance.norm(attempt.slopes[-1], course.y)
-    first = FIRST * jnp.maximum(length, 1.0) / jnp.maximum(speed, 1e-300)
-    error = jnp.where(jnp.isnan(attempt.error), jnp.inf, attempt.error)
-    best = SAFETY * jnp.maximum(error, 1e-30) ** (-1.0 / (tableau.order + 1))
+    length = tolerance.norm(xp, course.y, course.y)
+    speed = tolerance.norm(xp, attempt.slope, course.y)
+    first = FIRST * xp.maximum(length, 1.0) / xp.maximum(speed, 1e-300)
+    error = xp.where(xp.isnan(attempt.error), xp.inf, attempt.error)
+    best = SAFETY * xp.maximum(error, 1e-30) ** (-1.0 / (order + 1))
     # Steps do not grow after one that was too large; one that was cut says nothing against the size before.
-    size = attempt.size * jnp.clip(best, SHRINK, jnp.where(error <= 1.0, GROW, SAFETY))
-    size = jnp.where(is_taken & is_cut, jnp.maximum(size, course.size), size)
-    return jnp.where(course.attempts == 0, first, size)
+    size = attempt.size * xp.clip(best, SHRINK, xp.where(error <= 1.0, GROW, SAFETY))
+    size = xp.where(is_taken & attempt.is_cut, xp.maximum(size, course.size), size)
+    return xp.where(course.attempts == 0, first, size)
