@@ -37,6 +37,11 @@ NOISE = "label noise Δ"
 TIME = {"quantity": "time", "label": "time  t = γ · samples / (p d)", "short": "time"}
 RISK = {"quantity": "excess_risk", "label": "excess risk", "scale": "linear"}
 
+SADDLE = (
+    "Each dashed line begins where one run does. Runs leave such a start earlier than their lines: the noise of SGD "
+    "moves them off the saddle, by a time that does not shrink with d, so that a verdict of many runs may see it."
+)
+
 
 def phase_retrieval(noise=0.0, rate=1 / 12, start=None, p=1, **choices):
     """Phase retrieval on the sphere, as on the pages of its source text."""
@@ -81,7 +86,8 @@ FIGURES = {
     "escape-times": (
         phase_retrieval,
         {"replicas": 64, "risk_threshold": 0.5},
-        {"title": "Escape from a random start", "until": 8.0, "points": 160, "replicas": 24, "x": TIME, "y": RISK,
+        {"title": "Escape from a random start", "until": 8.0, "points": 160, "replicas": 48, "x": TIME, "y": RISK,
+         "note": SADDLE,
          "knobs": [dimension([100, 1000, 10_000, 100_000], 1000), knob("learning_rate", RATE, 0.01, 0.16, 0.0833)]},
     ),
     "risk-floor": (
@@ -95,7 +101,8 @@ FIGURES = {
     "optimal-learning-rate": (
         lambda: phase_retrieval(noise=1.0, rate=1 / 13),
         {"replicas": 64, "risk_threshold": 0.5},
-        {"title": "Samples to escape, in units of d", "until": 60.0, "points": 150, "replicas": 24,
+        {"title": "Samples to escape, in units of d", "until": 60.0, "points": 150, "replicas": 48,
+         "note": SADDLE,
          "x": {"quantity": "samples", "label": "samples / d", "short": "samples / d ="}, "y": RISK,
          "knobs": [knob("learning_rate", RATE, 0.01, 0.15, 0.0769), knob("noise", NOISE, 0.01, 4.0, 1.0, "linear"),
                    dimension([100, 1000, 10_000], 1000)]},
@@ -104,6 +111,7 @@ FIGURES = {
         lambda: phase_retrieval(p=4, rate=1.0, layers=tl.Both(ratio=1.0)),
         {"replicas": 32, "overlap_threshold": 0.3},
         {"title": "Four neurons, both layers trained", "until": 12.0, "points": 150, "replicas": 24, "x": TIME,
+         "note": SADDLE,
          "y": {"quantity": "alignment", "label": "largest cosine with the target", "scale": "linear",
                "range": [0.0, 1.03]},
          "knobs": [knob("layers.ratio", "ratio of the rates κ", 0.01, 10.0, 1.0),
@@ -113,6 +121,7 @@ FIGURES = {
         phase_retrieval,
         {"replicas": 32, "risk_threshold": 0.5},
         {"title": "Exact SGD in a million dimensions", "until": 5.0, "points": 100, "replicas": 8, "x": TIME, "y": RISK,
+         "note": SADDLE,
          "knobs": [dimension([10_000, 100_000, 1_000_000, 10_000_000], 1_000_000),
                    knob("learning_rate", RATE, 0.03, 0.15, 0.0833)]},
     ),

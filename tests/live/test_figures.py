@@ -84,8 +84,9 @@ def done(figure, since=""):
 
 
 def test_a_figure_answers_to_its_knobs_and_is_reset(page, site):
-    figure, errors = opened(page, site)
+    figure, errors = opened(page, site, note="What to see.")
     first = done(figure)
+    playwright.expect(figure.get_by_text("What to see.")).to_be_visible()
     assert figure.get_attribute("data-verdict") == "agrees" and first.startswith("SGD agrees with the theory: ")
     assert "12 runs of 4·10⁴ steps." in first
     playwright.expect(page.locator(".tl-printed")).to_be_hidden()

@@ -235,7 +235,7 @@ const twolayerLive = (() => {
     }
 
     build() {
-      const { title, knobs, y } = this.settings;
+      const { title, knobs, y, note } = this.settings;
       this.canvas = made("canvas", { role: "img", "aria-label": `${title}: ${y.label} of SGD and of the theory` });
       this.status = made("p", { class: "tl-status", role: "status", "aria-live": "polite" });
       this.speed = made("span", { class: "tl-speed" });
@@ -252,6 +252,7 @@ const twolayerLive = (() => {
         made("div", { class: "tl-knobs" }, ...this.inputs.map((input) => input.label)),
         made("div", { class: "tl-buttons" }, again, reset, this.speed),
         this.status,
+        ...(note ? [made("p", { class: "tl-note" }, note)] : []),
       );
       this.element.append(this.stage);
       this.element.dataset.state = "idle";
@@ -457,7 +458,7 @@ const twolayerLive = (() => {
       const alpha = this.runs.length > 16 ? 0.4 : 0.55;
       const lines = this.runs.map((run) => ({ x: this.x, y: run, color: "--tl-sgd", width: 1, alpha }));
       for (const row of this.theory.filter((one) => one)) {
-        lines.push({ x: this.x, y: row, color: "--tl-theory", width: several ? 1 : 2.5, dash: [6, 4], alpha: several ? 0.7 : 1 });
+        lines.push({ x: this.x, y: row, color: "--tl-theory", width: several ? 1 : 2.5, dash: [6, 4], alpha: several ? 0.6 : 1 });
       }
       if (range.every(Number.isFinite) && range[0] < range[1]) {
         plot(this.canvas, { lines, x: { range: [0, until], label: x.label }, y: { range, label: y.label, isLog } });
