@@ -120,6 +120,9 @@ def test_pages_fit_the_screen_without_errors(browser, served, width, scheme):
             assert wide <= 0, f"{name} is {wide} pixels wider than {width}"
             raw = page.evaluate(RAW)
             assert raw == 0, f"{name}: formulas that are not typeset"
+            own = page.locator("article img:not(.sd-card-img-bottom)")
+            linked = page.locator("article a img")
+            assert linked.count() == own.count(), f"{name}: pictures that do not lead to themselves"
             if width == 1400:
                 assert page.evaluate("document.querySelector('header').getBoundingClientRect().height") < 90.0, name
     finally:
