@@ -37,11 +37,11 @@ def make(spec, ask):
     far, far_error = np.array([(x.mean(), x.std(ddof=1) / np.sqrt(x.size)) for x in distances]).T
     shift = gaps[few][:, 0].mean() / gaps[few][:, 0].std()  # of order 1/p: E|x + b| is that of |x| times 1 + b^2 / 2
     # The mean over directions.
-    ends = [dimensions[0], dimensions[-1], FAR]
-    *near, beyond = (_mean_field(problem(few, dimension, WARM), spec.training, asked)[0] for dimension in ends)
+    given = [problem(few, dimension, WARM) for dimension in (*dimensions, FAR)]
+    *near, beyond = (_mean_field(each, spec.training, asked)[0] for each in given)
     exact = np.array([np.abs(risk - beyond).max() for risk in near])
     own = np.array([flow.std(axis=0, ddof=1).max() for flow in turned])
-    free, free_ends = np.array(dimensions) - 1.0, np.array(ends[:2]) - 1.0  # dimensions outside of the target
+    free = np.array(dimensions) - 1.0  # dimensions outside of the target
     next_order = 3.0 / (free[0] + 2.0)  # E[rho^4] / E[rho^2] of the cosine of two directions
     error = own / np.sqrt(2.0 * draws)
     claims = [
@@ -53,13 +53,13 @@ def make(spec, ask):
         has_order("order in d - k of the scatter over directions (theorem: -1/2)", free, own, error, -0.5, next_order),
         has_order(
             "order in d - k of the distance of MeanField from infinite dimension (mean over directions: -1)",
-            *(free_ends, exact, 0.0 * exact, -1.0, next_order),
+            *(free, exact, 0.0 * exact, -1.0, next_order),
         ),
     ]
     shown = [
         _risks(np.asarray(asked.save), limit.mean(axis=0), gaps),
         _in_width(widths, far, far_error),
-        _in_dimension(free, own, error, free_ends, exact),
+        _in_dimension(free, own, error, exact),
     ]
     return Made({"figure": panels(shown, "Erf students of one neuron in finite dimension, gradient flow")}, claims)
 
@@ -109,10 +109,10 @@ def _in_width(widths, values, errors):
                  title="SaadSolla from MeanField")  # fmt: skip
 
 
-def _in_dimension(free, own, error, free_ends, exact):
+def _in_dimension(free, own, error, exact):
     curves = [
         Series("one draw of directions", free, own, error, kind="points", color=1),
-        Series("mean over directions", free_ends, exact, kind="points", color=2),
+        Series("mean over directions", free, exact, kind="points", color=2),
         Series(r"$\propto (d - k)^{-1/2}$", free, own[0] * np.sqrt(free[0] / free), kind="reference"),
         Series(r"$\propto (d - k)^{-1}$", free, exact[0] * free[0] / free, kind="reference", dashed=1),
     ]

@@ -45,7 +45,7 @@ def make(spec, ask):
     claims += found
     words = rf"$\eta=1/\lambda_1$; curves: $n={n}$, $m={width}$"
     words += "" if SYNTHETIC in sets else f"; terms of the error: {SYNTHETIC}"
-    return Made({"figure": panels([*shown, *more], words, columns=2)}, claims)
+    return Made({"figure": panels([*shown, *more], words, columns=2, has_common_legend=False)}, claims)
 
 
 def curves(title, X, y, width, steps):
