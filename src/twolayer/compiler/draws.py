@@ -84,6 +84,17 @@ def normals(key: tuple[Any, Any], number: int, sample: Numbers, step: tuple[Any,
     return jnp.stack(four_normals(*key, block, *counter), axis=1).ravel()[:number]
 
 
+def normals_of(
+    key: tuple[Any, Any], number: int, samples: Array, step: tuple[Any, Any]
+) -> Float[Array, "number samples"]:
+    """Return the numbers of `normals` for many samples of one step, along the last axis."""
+    block = jnp.arange(four_of(number), dtype=jnp.uint32)[:, None] + jnp.zeros_like(samples)[None, :]
+    counter = (jnp.broadcast_to(word, block.shape) for word in (samples[None, :], *step))
+    # XLA would compute all four once more for each entry of the stack.
+    four = jax.lax.optimization_barrier(four_normals(*key, block, *counter))
+    return jnp.stack(four, axis=1).reshape(-1, len(samples))[:number]
+
+
 def four_of(number: int) -> int:
     """Return how many draws of four numbers are needed for ``number`` numbers."""
     return -(-number // 4)

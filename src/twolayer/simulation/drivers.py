@@ -25,6 +25,7 @@ from twolayer.simulation.overlap import (
     bartlett_factor,
     batch_step,
     draw,
+    draw_batch,
     forces,
     overlaps_of,
     several_steps,
@@ -32,8 +33,8 @@ from twolayer.simulation.overlap import (
     start,
 )
 
-# Samples of a batch held at once: as many as fit the caches of a core, and as many as fill a GPU.
-BLOCK, GPU_BLOCK = 2**13, 2**22
+# Samples of a batch held at once: at most as many as fit the caches of a core, and as many as fill a GPU.
+BLOCK, GPU_BLOCK = 2**11, 2**22
 # Samples of all replicas that are advanced at once.
 SAMPLES = 2**22
 
@@ -145,29 +146,30 @@ def _batch(setting: Setting, run: RunState, key: Any, count: Any, sum_batch: Sum
     """One step on a batch, summed by a kernel or in blocks, so that memory does not grow with the batch."""
     p, k, r, n = setting.problem.p, setting.inside, setting.outside, setting.batch
 
-    def of(index: Array) -> tuple[Array, Draw, Array]:
-        drawn = draw(setting, key, index, count, with_rest=False)
-        pull, da = forces(setting, run.state, drawn.g_star, drawn.g, drawn.xi)
-        return pull, drawn, da
+    def of(drawn: Draw) -> tuple[Array, Array]:
+        return forces(setting, run.state, drawn.g_star, drawn.g, drawn.xi)
 
     def sums(first: Array, size: int) -> tuple[Sums, Array]:
         index = first.astype(jnp.uint32) + jnp.arange(size, dtype=jnp.uint32)
-        A, drawn, da = jax.vmap(of)(index)
-        inside = jnp.where(first + jnp.arange(size) < n, 1.0, 0.0)[:, None]
-        A, da = A * inside, da * inside
-        return Sums(A.T @ A, A.T @ drawn.g, A.T @ drawn.g_star, jnp.sum(da, axis=0)), A
+        # Without the barriers XLA would draw the numbers and compute the forces again for each product.
+        drawn = jax.lax.optimization_barrier(draw_batch(setting, key, index, count))
+        A, da = jax.vmap(of, in_axes=-1, out_axes=-1)(drawn)
+        inside = jnp.where(first + jnp.arange(size) < n, 1.0, 0.0)[None, :]
+        A, da = jax.lax.optimization_barrier((A * inside, da * inside))
+        return Sums(A @ A.T, A @ drawn.g.T, A @ drawn.g_star.T, jnp.sum(da, axis=1)), A.T
 
-    block_size = _block_size()
+    blocks = -(-n // _block_size())
     if sum_batch is not None:
         total, A = sum_batch(run.state, key, count), None
-    elif n <= block_size:
+    elif blocks == 1:
         total, A = sums(jnp.asarray(0), n)
     else:
+        size = -(-n // blocks)
         zero = Sums(jnp.zeros((p, p)), jnp.zeros((p, r)), jnp.zeros((p, k)), jnp.zeros(p))
         total = jax.lax.fori_loop(
             0,
-            -(-n // block_size),
-            lambda block, total: jax.tree.map(jnp.add, total, sums(block * block_size, block_size)[0]),
+            blocks,
+            lambda block, total: jax.tree.map(jnp.add, total, sums(block * size, size)[0]),
             zero,
         )
         A = None

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.compiler.draws import chi, chi_table, normals
+from twolayer.compiler.draws import chi, chi_table, normals, normals_of
 from twolayer.core.types import Numbers
 from twolayer.expectation import Chosen
 from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem, coordinates_of
@@ -370,34 +370,41 @@ class Draw(NamedTuple):
 
 def draw(setting: Setting, key: tuple[Any, Any], index: Numbers, step: tuple[Any, Any], with_rest: bool = True) -> Draw:
     """The random numbers of one sample, which depend on the key, the index of the sample and the step alone."""
-    k, r = setting.inside, setting.outside
-    if setting.frame is not None:
-        return _block_draw(setting, setting.frame, key, index, step, with_rest)
-    with_rest = with_rest and setting.chi.shape[0] > 0
-    number = k + r + with_rest + setting.label_numbers
-    drawn = normals(key, number, index, step)
-    numbers = drawn.astype(jnp.float64)
-    zero = jnp.zeros(())
-    rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if with_rest else zero
-    xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else zero
-    return Draw(numbers[:k], numbers[k : k + r], xi, rest)
+    return _named(setting, normals(key, _numbers(setting, with_rest), index, step), with_rest)
 
 
-def _block_draw(
-    setting: Setting, frame: BlockFrame, key: tuple[Any, Any], index: Numbers, step: Any, with_rest: bool
-) -> Draw:
-    """The random numbers of one sample with a spectrum: each block has the scale of its eigenvalue, and a length."""
-    places = [block for block, rest in enumerate(setting.rests) if rest] if with_rest else []
-    k, r, wide = setting.inside, setting.outside, len(places)
-    drawn = normals(key, k + r + wide + setting.label_numbers, index, step)
+def draw_batch(setting: Setting, key: tuple[Any, Any], index: Array, step: tuple[Any, Any]) -> Draw:
+    """The random numbers of many samples along the last axis, without lengths; each has those of `draw`."""
+    drawn = normals_of(key, _numbers(setting, False), index, step)
+    return jax.vmap(lambda one: _named(setting, one, False), in_axes=-1, out_axes=-1)(drawn)
+
+
+def _lengths(setting: Setting, with_rest: bool) -> list[int]:
+    """The blocks in which the part of a sample outside of both spans has a length; block 0 without a spectrum."""
+    if setting.frame is None:
+        return [0] if with_rest and setting.chi.shape[0] > 0 else []
+    return [block for block, rest in enumerate(setting.rests) if rest] if with_rest else []
+
+
+def _numbers(setting: Setting, with_rest: bool) -> int:
+    """How many random numbers a sample takes."""
+    return setting.inside + setting.outside + len(_lengths(setting, with_rest)) + setting.label_numbers
+
+
+def _named(setting: Setting, drawn: Float[Array, " numbers"], with_rest: bool) -> Draw:
+    """What the random numbers of one sample stand for; in each block of a spectrum inputs have its scale."""
+    k, r, places, frame = setting.inside, setting.outside, _lengths(setting, with_rest), setting.frame
     numbers = drawn.astype(jnp.float64)
+    xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else jnp.zeros(())
+    if frame is None:
+        rest = chi(drawn[k + r], setting.degrees[0], setting.chi[0]) if places else jnp.zeros(())
+        return Draw(numbers[:k], numbers[k : k + r], xi, rest)
     scale, outside = jnp.sqrt(jnp.asarray(frame.eigenvalues)), frame.outside(setting.rows)
     place = np.arange(len(frame.ranks))
     g_star = numbers[:k] * scale[np.repeat(place, frame.inside)]
     g = numbers[k : k + r] * scale[np.repeat(place, outside)]
     lengths = [chi(drawn[k + r + n], setting.degrees[n], setting.chi[n]) * scale[l] for n, l in enumerate(places)]
-    xi = numbers[-2:] if setting.label_numbers > 1 else numbers[-1] if setting.is_noisy else jnp.zeros(())
-    return Draw(g_star, g, xi, jnp.stack(lengths) if wide else jnp.zeros(0))
+    return Draw(g_star, g, xi, jnp.stack(lengths) if lengths else jnp.zeros(0))
 
 
 def _block_absorbed(frame: BlockFrame, L: Array, c: Float[Array, " rows"], drawn: Draw) -> Array:
