@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import twolayer as tl
+from twolayer.compiler import native, native_pieces
+from twolayer.compiler.native_pieces import source_in_pieces
 from twolayer.core.errors import InvalidInput
-from twolayer.description import Watch
 from twolayer.expectation import MOMENTS, choose
 from twolayer.problem import Overlaps
-from twolayer.simulation import overlap_sgd
-from twolayer.simulation.overlap import make_setting
 from twolayer.specification.codec import to_json
 from twolayer.theory.motion.drift_by_block import stein
 
@@ -261,15 +260,29 @@ def test_overlaps_by_block_have_the_law_of_sgd_on_the_weights(d, spectrum, train
     check_same_law(*found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("blocks", "is_written"), [(2, True), (16, False)])
-def test_a_step_on_many_blocks_is_computed_on_arrays(blocks, is_written, monkeypatch):
-    """Written out in scalars, one on 16 blocks has ten thousand operations, which take minutes to compile."""
-    monkeypatch.setattr(overlap_sgd, "backend_here", lambda wanted: "native")
+@pytest.mark.parametrize(("blocks", "replicas"), [(4, 1), pytest.param(4, 9, marks=pytest.mark.slow)])
+def test_a_long_step_in_pieces_is_that_of_xla(blocks, replicas, monkeypatch):
+    """A step on several blocks of a spectrum, whose native code is cut into functions that share a memory."""
+    sources = []
+
+    def recorded(*arguments, **options):
+        sources.append(source_in_pieces(*arguments, **options))
+        return sources[-1]
+
+    monkeypatch.setattr(native, "source_in_pieces", recorded)
+    monkeypatch.setattr(native, "LONG_STEP", 500)
+    monkeypatch.setattr(native_pieces, "PIECE", 150)
     spectrum = [(2.0 ** (-n / 4), 1.0 / blocks) for n in range(blocks)]
-    problem = tl.Problem(tl.Committee(2, "erf"), tl.Student(4, "erf"), tl.Gaussian(1600, spectrum=spectrum))
-    setting, watch = make_setting(problem, tl.SGD(0.5)), Watch(False, False)
-    assert (tl.OverlapSGD()._program(setting, watch) is not None) == is_written
+    inputs, start = tl.Gaussian(40, spectrum=spectrum), tl.WarmStart(0.3)
+    problem = tl.Problem(tl.Committee(1, "erf"), tl.Student(2, "erf"), inputs, start=start, noise=0.01)
+    training = tl.SGD(0.5, constraint=tl.Sphere(), layers=tl.Both(0.5))
+    until = float(training.clock(problem).time(70)) * (1 + 1e-9)
+    ask = {"until": until, "save": [0.3 * until, until], "replicas": replicas}
+    found, expected = (tl.evolve(problem, training, tl.OverlapSGD(backend), **ask) for backend in ("native", "xla"))
+    assert sources[0][0].count("@piece") > 10
+    for name in ("Q_block", "M_block", "a"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-11, atol=1e-13)
+        assert float(np.abs(found[name].diff("time")).max()) > 1e-3  # it moves
 
 
 def test_the_task_of_a_phase_keeps_where_the_target_lies():

@@ -244,16 +244,17 @@ def backend_here(wanted: str) -> str:
     return "GPU kernel" if "NVIDIA" in jax.devices()[0].device_kind else "xla"
 
 
-def written(wanted: str, write: Callable[[], WrittenOut]) -> WrittenOut | None:
+def written(wanted: str, write: Callable[[], WrittenOut], most: int = MAX_OPS) -> WrittenOut | None:
     """Return a step as programs on scalars, or None where it is computed on arrays by XLA.
 
-    A step that cannot be written out raises `NotApplicable` where native code is ``wanted``.
+    One of more than ``most`` operations counts as one that cannot be written out. A step that cannot be written out
+    raises `NotApplicable` where native code is ``wanted``.
     """
     if wanted == "xla":
         return None
     try:
         program = write()
-        if len(program.step.ops) > MAX_OPS:
+        if len(program.step.ops) > most:
             raise Unsupported(f"{len(program.step.ops)} operations")
         if backend_here(wanted) == "native":  # an operation may have no native form
             source(*program, width=1)

@@ -16,18 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twolayer.compiler.scalar import Node, Program, Unsupported
+from twolayer.compiler.native_pieces import AHEAD, LONG_STEP, source_in_pieces
+from twolayer.compiler.native_text import KernelConstants, body, text
+from twolayer.compiler.scalar import Program
 from twolayer.core import compiling, program_cache
 from twolayer.core.errors import Caution
 from twolayer.core.whole_files import make_folder, write_whole
-
-_BINARY = {"add": "+", "add_any": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^",
-           "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
-           "shift_right_logical": ">>", "shift_right_arithmetic": ">>", "shift_left": "<<"}  # fmt: skip
-_PREDICATES = {"eq", "ne", "lt", "le", "gt", "ge"}
-_UNARY = {"sqrt": "math.sqrt", "abs": "abs", "floor": "math.floor", "sin": "math.sin", "cos": "math.cos",
-          "atan2": "math.atan2", "asin": "math.asin", "acos": "math.acos", "atan": "math.atan", "log1p": "math.log1p",
-          "expm1": "math.expm1", "tan": "math.tan", "sinh": "math.sinh", "cosh": "math.cosh"}  # fmt: skip
 
 
 @lru_cache(maxsize=1)
@@ -87,75 +81,6 @@ def functions() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _cast(dtype: Any, text: str) -> str:
-    dtype = np.dtype(dtype)
-    if dtype == np.bool_:
-        return f"({text})"
-    return f"np.{dtype.name}({text})" if dtype != np.float64 else f"({text})"
-
-
-def _bitcast(before: Any, after: Any) -> str:
-    """Return the name of the function that reads the same bits as another type."""
-    names = {("float32", "int32"): "bits_of_single", ("int32", "float32"): "single_of_bits"}
-    names |= {("float64", "uint64"): "bits_of_double", ("uint64", "float64"): "double_of_bits"}
-    names |= {("uint32", "int32"): "np.int32", ("int32", "uint32"): "np.uint32"}
-    pair = (np.dtype(before).name, np.dtype(after).name)
-    if pair not in names:
-        raise Unsupported(f"bits of {pair[0]} as {pair[1]}")
-    return names[pair]
-
-
-def _constant(node: Node) -> str:
-    if node.dtype == np.bool_:
-        return str(bool(node.value))
-    if node.dtype.kind == "f" and not np.isfinite(node.value):
-        text = {"inf": "np.inf", "-inf": "-np.inf"}.get(str(float(node.value)), "np.nan")
-        return _cast(node.dtype, text)
-    return _cast(node.dtype, repr(node.value)) if node.dtype != np.float64 else repr(float(node.value))
-
-
-def _line(name: str, arguments: list[str], parameters: dict[str, Any], dtype: Any) -> str:
-    """Return the Python expression of one operation."""
-    if name in _BINARY:
-        text = f"{arguments[0]} {_BINARY[name]} {arguments[1]}"
-        return f"({text})" if name in _PREDICATES else _cast(dtype, text)
-    if name == "neg":
-        return _cast(dtype, f"-{arguments[0]}")
-    if name == "square":
-        return _cast(dtype, f"{arguments[0]} * {arguments[0]}")
-    if name == "integer_pow":
-        power = parameters["y"]
-        text = " * ".join([arguments[0]] * abs(power)) if power else "1.0"
-        return _cast(dtype, text if power >= 0 else f"1.0 / ({text})")
-    if name in ("max", "min"):
-        return f"{name}({arguments[0]}, {arguments[1]})"
-    if name == "select_n" and len(arguments) == 3:
-        return f"({arguments[2]} if {arguments[0]} else {arguments[1]})"
-    if name == "convert_element_type":
-        return _cast(dtype, arguments[0]) if np.dtype(dtype) != np.float64 else f"np.float64({arguments[0]})"
-    if name in ("copy", "stop_gradient"):
-        return arguments[0]
-    if name == "not":
-        return f"(not {arguments[0]})" if np.dtype(dtype) == np.bool_ else _cast(dtype, f"~{arguments[0]}")
-    if name == "sign":
-        return f"(1.0 if {arguments[0]} > 0.0 else (-1.0 if {arguments[0]} < 0.0 else 0.0))"
-    if name == "rsqrt":
-        return f"(1.0 / math.sqrt({arguments[0]}))"
-    if name == "pow":
-        return f"({arguments[0]} ** {arguments[1]})"
-    if name == "is_finite":
-        return f"(abs({arguments[0]}) < np.inf)"
-    if name == "log":
-        return _cast(dtype, f"math.log({arguments[0]})")
-    if name in ("exp", "tanh", "logistic") and np.dtype(dtype) == np.float64:
-        return f"{name}64({arguments[0]})"
-    if name == "erfc":
-        return f"math.erfc({arguments[0]})"
-    if name in _UNARY:
-        return _cast(dtype, f"{_UNARY[name]}({', '.join(arguments)})")
-    raise Unsupported(name)
-
-
 class Kernel(NamedTuple):
     """A compiled kernel, its constants, and how many replicas it advances at once."""
 
@@ -164,51 +89,12 @@ class Kernel(NamedTuple):
     width: int
 
 
-class KernelConstants(dict[tuple[str, float], str]):
-    """The names of the constants of a program, which are data: one kernel serves all learning rates and dimensions."""
-
-    def text(self, node: Node) -> str:
-        """Return a constant as a Python expression; numbers that simplify an operation stay in it."""
-        if node.dtype.kind != "f" or not np.isfinite(node.value) or abs(float(node.value)) in (0.0, 0.5, 1.0, 2.0):
-            return _constant(node)
-        return self.setdefault((node.dtype.name, float(node.value)), f"c{len(self)}")
-
-    def lines(self) -> list[str]:
-        """Return the assignments of the constants from the elements of an array."""
-        return [f"{name} = {_cast(key[0], f'constants[{n}]')}" for n, (key, name) in enumerate(self.items())]
-
-    def array(self) -> np.ndarray:
-        """Return the array of the constants."""
-        return np.array([*(value for _, value in self), 0.0])
-
-
-# Replicas in one block, which fill the vector registers twice; of one cell among many, where part of a block is empty;
-# and steps whose numbers are drawn at once.
+# Replicas in one block, which fill the vector registers twice; of one cell among many, where part of a block is empty.
 WIDTH, NARROW = 32, 16
-AHEAD = 32
 # Fewer replicas than this are advanced one after the other.
 FEW = 8
 # Seconds of compilation that are told first.
 LONG = 10.0
-
-
-def text(node: Node, prefix: str, inputs: Sequence[str], constants: KernelConstants | None = None) -> str:
-    """Return a node as a Python expression; the result of an operation is named by the prefix and its number."""
-    if node.number is None:
-        return _constant(node) if constants is None else constants.text(node)
-    return inputs[-1 - node.number] if node.number < 0 else f"{prefix}{node.number}"
-
-
-def body(program: Program, prefix: str, inputs: Sequence[str], constants: KernelConstants | None = None) -> list[str]:
-    """Return the operations of a program as Python assignments; constants are collected where these are given."""
-    lines = []
-    for number, op in enumerate(program.ops):
-        arguments = [text(node, prefix, inputs, constants) for node in op.arguments]
-        if op.primitive.name == "bitcast_convert_type":
-            lines.append(f"{prefix}{number} = {_bitcast(op.arguments[0].dtype, op.dtype)}({arguments[0]})")
-            continue
-        lines.append(f"{prefix}{number} = {_line(op.primitive.name, arguments, dict(op.parameters), op.dtype)}")
-    return lines
 
 
 def source(
@@ -277,14 +163,21 @@ def source(
 
 
 def seconds_to_compile(code: str) -> float:
-    """About how long a kernel takes to compile on one core: as the square of its length."""
-    return 10.0 * (code.count("\n") / 2000.0) ** 2
+    """About how long a kernel takes to compile on one core: as the square of the length of a long function."""
+    lengths = [part.count("\n") / 1000.0 for part in code.split("\ndef ")]
+    return sum(max(2.5 * length**2, 1.5 * length) for length in lengths)
 
 
 def compiled(draws: Program, step: Program, state: int, fixed: int, shared: int, replicas: int) -> Kernel:
     """Compile the kernel for ``replicas`` replicas; it advances the state in place and releases the GIL."""
     width = 1 if replicas < FEW else NARROW if shared else WIDTH
-    code, constants = source(draws, step, state, fixed, shared, width=width)
+    is_long = len(draws.ops) + len(step.ops) > LONG_STEP and not shared
+    write = (
+        partial(source_in_pieces, draws, step, state, fixed)
+        if is_long
+        else partial(source, draws, step, state, fixed, shared)
+    )
+    code, constants = write(width=width)
     return Kernel(compiled_text(code, "kernel", frozenset({"contract"})), constants, width)
 
 
@@ -301,10 +194,11 @@ def compiled_text(code: str, name: str, fastmath: frozenset[str]) -> Callable[..
             Caution,
             stacklevel=2,
         )
-    space = {"__name__": __name__, "np": np, "math": math, **functions()}  # numba reads the name with kept code
+    compiler = partial(njit, error_model="numpy", fastmath=set(fastmath), nogil=True)
+    # numba reads the name with kept code
+    space = {"__name__": __name__, "np": np, "math": math, "piece": compiler(), **functions()}
     file = _kept(code)
     exec(compile(code, "<kernel>" if file is None else str(file), "exec"), space)  # our own source, never a user's
-    compiler = partial(njit, error_model="numpy", fastmath=set(fastmath), nogil=True)
     return compiler()(space[name]) if file is None else _Kept(space[name], compiler, file)
 
 

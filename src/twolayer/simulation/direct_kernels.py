@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal
 from twolayer.compiler.loops import kernel_options, on_all_cores
-from twolayer.compiler.native import body, compiled_text, text
+from twolayer.compiler.native import compiled_text
+from twolayer.compiler.native_text import body, text
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.types import Numbers
 from twolayer.problem import Gaussian, Problem

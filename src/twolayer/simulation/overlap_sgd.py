@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from twolayer.compiler.loops import WrittenOut, backend_here, loop_here, written
+from twolayer.compiler.loops import MAX_OPS, WrittenOut, backend_here, loop_here, written
 from twolayer.compiler.native import FEW
 from twolayer.compiler.row_blocks import alike, as_key, if_hashable
 from twolayer.compiler.scalar import Unsupported
@@ -64,8 +64,8 @@ from twolayer.training.methods import commutes_with_rotations
 
 # Beyond this width a step written out in scalars takes longer to compile than it saves.
 MAX_WIDTH = 8
-# Beyond this many operations a step on many blocks of a spectrum takes minutes to compile to native code.
-MOST_OPERATIONS = 4000
+# Beyond this many operations a step on many blocks of a spectrum takes a minute to compile to native code.
+MOST_OPERATIONS = 25_000
 # Samples from which a batch fills a GPU by itself.
 LARGE_BATCH = 2**16
 # A batch that is used again is held whole, with a row of Bartlett's factor for each sample.
@@ -220,11 +220,9 @@ class OverlapSGD(AbstractDescription):
     def _program(self, setting: Setting, watch: Watch, is_shared: bool = False) -> WrittenOut | None:
         """A step as a program on scalars, or None where it is computed on arrays by XLA."""
         if setting.batch == 1 and setting.problem.p <= MAX_WIDTH:
-            program = written(self.backend, partial(written_out, setting, watch, is_shared))
-            is_native = self.backend == "auto" and backend_here(self.backend) == "native"
-            # Blocks of a spectrum stand side by side in arrays, which are as fast then and compile in seconds.
-            is_long = program is not None and setting.frame is not None and len(program.step.ops) > MOST_OPERATIONS
-            return None if is_native and is_long else program
+            is_long = setting.frame is not None and backend_here(self.backend) == "native"
+            most = MOST_OPERATIONS if is_long else MAX_OPS
+            return written(self.backend, partial(written_out, setting, watch, is_shared), most)
         if self.backend == "native":
             raise NotApplicable("Native code needs one sample a step and a width up to eight.")
         return None

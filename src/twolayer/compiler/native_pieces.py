@@ -1,0 +1,201 @@
+"""The source of a kernel for a long step, in pieces that are functions of their own.
+
+A function takes a time to compile that grows as the square of its length; many short ones take far less, and the
+compiler can still vectorise the loops over replicas in each of them. Numbers that one piece leaves to another stand in
+a memory, in double precision.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from twolayer.compiler.native_text import KernelConstants, body, cast, text
+from twolayer.compiler.scalar import Node, Op, Program
+
+# Steps whose numbers are drawn at once, for a single replica.
+AHEAD = 32
+# Operations from which a step is compiled in pieces, and those of a piece, more or less.
+LONG_STEP, PIECE = 2500, 400
+# The types of which double precision holds every number.
+_HELD = {"float64", "float32", "int32", "uint32", "bool"}
+# A number that memory cannot hold counts as this many that cross a cut.
+NEVER = 1e9
+
+
+class _Cut(NamedTuple):
+    """A program in pieces: the numbers of the operations of each, and the place of each result that others need."""
+
+    parts: list[range]
+    places: dict[int, int]
+
+
+def in_order_of_use(program: Program) -> Program:
+    """Return the same program with its operations in the order in which its outputs need them, one after the other."""
+    order: list[int] = []
+    done: set[int] = set()
+    for output in program.outputs:
+        stack = [output.number]
+        while stack:
+            number = stack.pop()
+            if number is None or number < 0 or number in done:
+                continue
+            needed = [x.number for x in program.ops[number].arguments if x.number is not None and x.number >= 0]
+            missing = [x for x in needed if x not in done]
+            if missing:
+                stack += [number, *missing]
+            else:
+                done.add(number)
+                order.append(number)
+    place = {number: n for n, number in enumerate(order)}
+
+    def moved(node: Node) -> Node:
+        return node if node.number is None or node.number < 0 else node._replace(number=place[node.number])
+
+    ops = tuple(Op(op.primitive, tuple(map(moved, op.arguments)), op.parameters, op.dtype)
+                for op in (program.ops[number] for number in order))  # fmt: skip
+    return Program(program.inputs, ops, tuple(map(moved, program.outputs)))
+
+
+def _cut(program: Program) -> _Cut:
+    """Cut a program where few numbers cross, and never one that memory cannot hold."""
+    number = len(program.ops)
+    last = np.arange(number)  # the last use of each result
+    for n, op in enumerate(program.ops):
+        for x in op.arguments:
+            if x.number is not None and x.number >= 0:
+                last[x.number] = n
+    for x in program.outputs:
+        if x.number is not None and x.number >= 0:
+            last[x.number] = number
+    held = np.array([np.dtype(op.dtype).name in _HELD for op in program.ops])
+    # How many results cross the place before each operation.
+    steps = np.zeros(number + 2)
+    np.add.at(steps, np.arange(number) + 1, np.where(held, 1.0, NEVER))
+    np.add.at(steps, np.minimum(last, number) + 1, -np.where(held, 1.0, NEVER))
+    crossing = np.cumsum(steps)[: number + 1]
+    ends, first = [], 0
+    while number - first > PIECE + PIECE // 2:
+        possible = first + PIECE // 2 + np.flatnonzero(crossing[first + PIECE // 2 : number] < NEVER)
+        near = possible[possible <= max(first + PIECE, possible.min(initial=number))]
+        if not near.size:
+            break
+        first = int(near[np.argmin(crossing[near])])
+        ends.append(first)
+    edges = [0, *ends, number]
+    parts = [range(a, b) for a, b in pairwise(edges)]
+    piece = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    piece = np.append(piece, len(parts))
+    crosses = np.flatnonzero(piece[np.minimum(last, number)] > piece[:number])
+    return _Cut(parts, {int(n): place for place, n in enumerate(crosses)})
+
+
+def _indent(depth: int, lines: Sequence[str]) -> list[str]:
+    return ["    " * depth + line for line in lines]
+
+
+def _pieces(
+    name: str,
+    program: Program,
+    given: Sequence[tuple[str, str]],
+    place_of: Callable[[int], str],
+    constants: KernelConstants,
+    loop: Sequence[str],
+    arguments: str,
+) -> tuple[list[list[str]], Callable[[Node], str], int]:
+    """Return the functions of a program in pieces, how a result is read from memory, and how many places it needs.
+
+    ``given`` holds for each input of the program its name and an expression of it.
+    """
+    cut = _cut(program)
+    names = [name for name, _ in given]
+
+    def read(number: int) -> str:
+        dtype, at = np.dtype(program.ops[number].dtype), place_of(cut.places[number])
+        return f"({at} != 0.0)" if dtype == np.bool_ else cast(dtype, at)
+
+    def value(node: Node) -> str:
+        return read(node.number) if node.number is not None and node.number >= 0 else text(node, "t", names, constants)
+
+    written = []
+    for number, part in enumerate(cut.parts):
+        used = {x.number for n in part for x in program.ops[n].arguments if x.number is not None}
+        loads = [f"{given[-1 - n][0]} = {given[-1 - n][1]}" for n in sorted(used) if n < 0]
+        loads += [f"t{n} = {read(n)}" for n in sorted(used) if 0 <= n < part.start]
+        lines = body(program, "t", names, constants, part)
+        stores = [f"{place_of(cut.places[n])} = {cast(np.float64, f't{n}')}" for n in part if n in cut.places]
+        inside = _indent(1 + len(loop), [*loads, *lines, *stores])
+        head = [f"def {name}{number}({arguments}):"]
+        written.append([*head, *_indent(1, _needed(constants, inside)), *_indent(1, loop), *inside])
+    return written, value, len(cut.places)
+
+
+def _needed(constants: KernelConstants, lines: Sequence[str]) -> list[str]:
+    """The assignments of the constants that these lines use."""
+    used = {found for line in lines for found in re.findall(r"\bc\d+\b", line)}
+    return [line for line in constants.lines() if line.split(" ", 1)[0] in used]
+
+
+def source_in_pieces(draws: Program, step: Program, state: int, fixed: int, *, width: int) -> tuple[str, np.ndarray]:
+    """Return the Python source of the kernel for a long step, called as that of a short one, and its constants."""
+    draws, step = in_order_of_use(draws), in_order_of_use(step)
+    numbers, constants = len(draws.outputs), KernelConstants()
+    # A single replica draws the numbers of several steps at once.
+    lanes, lane = (width, "i") if width > 1 else (AHEAD, "j")
+    drawn = (state + fixed) * width
+    live = drawn + numbers * lanes  # of the step; those of the draws follow
+    time = "time" if width > 1 else "(time + j)"
+    words = [("k0", "words[i]"), ("k1", f"words[{width} + i]")]
+    words += [("low", f"np.uint32({time} & 0xFFFFFFFF)"), ("high", f"np.uint32({time} >> 32)")]
+    given = [(f"x{n}", f"memory[{n * width} + i]") for n in range(state + fixed)]
+    given += [(f"g{n}", f"memory[{drawn + n * lanes} + {lane}]") for n in range(numbers)]
+    over = [f"for i in range({width}):"] if width > 1 else []
+    every = over or [f"for j in range({AHEAD}):"]
+    more = "" if width > 1 else ", i, j"
+    stepping, result, places = _pieces(
+        "step", step, given, lambda n: f"memory[{live + n * width} + i]", constants, over, f"memory, constants{more}"
+    )
+    begin = live + places * width
+    call = "memory, constants, words, time" + ("" if width > 1 else ", i")
+    drawing, number, more_places = _pieces(
+        "draw", draws, words, lambda n: f"memory[{begin + n * lanes} + {lane}]", constants, every, call
+    )
+    # Every result is read before one is written, since a state may be another one from before.
+    reads = [result(node) for node in step.outputs]
+    ends = [f"y{n} = {_from_memory(text, given)}" for n, text in enumerate(reads)]
+    ends += [f"memory[{n * width} + i] = y{n}" for n in range(state)]
+    moves = [f"memory[{drawn + n * lanes} + {lane}] = {number(node)}" for n, node in enumerate(draws.outputs)]
+    last = [["def finish(memory, constants, i):", *_indent(1, _needed(constants, ends)), *_indent(1, ends)]]
+    calls = [f"step{n}(memory, constants{more})" for n in range(len(stepping))]
+    functions = [*stepping, *drawing, *last]
+    size = begin + more_places * lanes
+    copies = [*over, f"{'    ' * len(over)}finish(memory, constants, i)"]
+    drawing_calls = [*(f"draw{n}({call})" for n in range(len(drawing))), *every, *_indent(1, moves)]
+    inner = _indent(1, [*calls, *copies])
+    loop = (
+        ["for time in range(first, last):", *_indent(1, drawing_calls), *inner]
+        if width > 1
+        else [
+            f"for time in range(first, last, {AHEAD}):",
+            *_indent(1, [*drawing_calls, f"for j in range(min({AHEAD}, last - time)):", *inner]),
+        ]
+    )
+    lines = [
+        "def kernel(state, numbers, words, constants, first, last):",
+        *_indent(1, _needed(constants, moves)),
+        *_indent(1, [f"memory = np.zeros({size})", "i = 0"]),
+        *_indent(
+            1, [f"memory[:{state * width}] = state", f"memory[{state * width}:{drawn}] = numbers[:{fixed * width}]"]
+        ),
+        *_indent(1, loop),
+        *_indent(1, [f"state[:] = memory[:{state * width}]"]),
+    ]
+    code = ["\n".join(["@piece", *function]) for function in functions]
+    return "\n".join([*code, *lines]) + "\n", constants.array()
+
+
+def _from_memory(expression: str, given: Sequence[tuple[str, str]]) -> str:
+    """An input by its place in memory; other expressions stay as they are."""
+    return dict(given).get(expression, expression)
