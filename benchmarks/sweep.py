@@ -1,7 +1,8 @@
 """Sweeps against a loop over `evolve`, and against joblib where it is installed, on the same work and all cores.
 
-Times are by the wall clock after everything is compiled; a machine that does other work makes all of them too long. The
-loop is timed on cells that are spread over the grid, and joblib's processes (``pip install joblib``) on the same ones.
+Times are by the wall clock after everything is compiled; a machine that does other work makes all of them too long,
+those of CPU least. The loop is timed on cells that are spread over the grid, and joblib's processes
+(``pip install joblib``) on the same ones.
 
     python benchmarks/sweep.py [--side 64] [--only diagram|ode|overhead|compare|workers|dask|replicas|gram]
 """
@@ -14,7 +15,7 @@ import resource
 import time
 import warnings
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from common import report
@@ -31,14 +32,21 @@ SAMPLED = 24
 PAIR = ("OverlapSGD", "SaadSolla")
 
 
+class Times(NamedTuple):
+    """Seconds by the wall clock, and of CPU in this process."""
+
+    wall: float
+    cpu: float
+
+
 def clock(work, repeats: int = 2):
-    """The shortest time of a call that was made once before, and its result."""
+    """The shortest times of a call that was made once before, and its result."""
     result, times = work(), []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = time.perf_counter(), time.process_time()
         result = work()
-        times.append(time.perf_counter() - began)
-    return min(times), result
+        times.append((time.perf_counter() - began[0], time.process_time() - began[1]))
+    return Times(*map(min, zip(*times, strict=True))), result
 
 
 def by_joblib(calls) -> float:
@@ -48,7 +56,7 @@ def by_joblib(calls) -> float:
         print("joblib is left out, since it is not installed: pip install joblib.")
         return float("nan")
     with Parallel(n_jobs=cores()) as parallel:
-        return clock(lambda: parallel(delayed(_call)(*call) for call in calls))[0]
+        return clock(lambda: parallel(delayed(_call)(*call) for call in calls))[0].wall
 
 
 def _call(problem, training, descriptions, ask):
@@ -56,16 +64,18 @@ def _call(problem, training, descriptions, ask):
     return verb(problem, training, descriptions, ask)
 
 
-def row(name: str, cells: int, swept: float, calls) -> dict:
+def row(name: str, cells: int, swept: Times, calls) -> dict:
     loop, _ = clock(lambda: [_call(*call) for call in calls])
-    alone, processes = loop / len(calls), by_joblib(calls) / len(calls)
+    alone, processes = loop.wall / len(calls), by_joblib(calls) / len(calls)
     return {
         "work": name,
         "cells": cells,
-        "sweep ms a cell": 1e3 * swept / cells,
+        "sweep ms a cell": 1e3 * swept.wall / cells,
         "loop ms a cell": 1e3 * alone,
         "joblib ms a cell": 1e3 * processes,
-        "loop / sweep": alone * cells / swept,
+        "loop / sweep": alone * cells / swept.wall,
+        "sweep CPU ms": 1e3 * swept.cpu / cells,
+        "loop CPU ms": 1e3 * loop.cpu / len(calls),
     }
 
 

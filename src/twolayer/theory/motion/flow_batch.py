@@ -108,29 +108,30 @@ def _compiled(template: Template, numbers: list[np.ndarray], start: tuple[np.nda
         return None
 
 
-def _in_vectors(
-    code: RowCode,
-    accuracy: Accuracy,
-    numbers: Sequence[np.ndarray],
-    start: tuple[np.ndarray, ...],
-    times: np.ndarray,
-    limits: np.ndarray,
-) -> tuple[Saved, np.ndarray, np.ndarray]:
-    """The saved values along all rows (NaN after the end); whether each is done or diverged."""
-    number, shapes = len(times), [x.shape[1:] for x in start]
+def _in_vectors(code: RowCode, accuracies: Sequence[Accuracy], parts: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Solve several sets of rows, each with its own accuracy.
+
+    Gives for each set the saved values along its rows (NaN after the end), and whether each is done or diverged.
+    """
+    number, shapes = len(parts[0][2]), [x.shape[1:] for x in parts[0][1]]
 
     def flat(arrays: Sequence[np.ndarray]) -> np.ndarray:
         return np.concatenate([np.reshape(x, (number, -1)) for x in arrays] or [np.empty((number, 0))], axis=1)
 
-    tolerance = Tolerance(float(accuracy.rtol), float(accuracy.atol))
-    setting = flat(numbers)
-    solved = solve_rows(code, flat(start), setting, times, tolerance, int(accuracy.max_steps), limits)
-    states = np.where(np.isfinite(solved.states), solved.states, np.nan)
+    numbers, starts = (np.concatenate([flat(part[n]) for part in parts]) for n in (0, 1))
+    times, limits = (np.concatenate([part[n] for part in parts]) for n in (2, 3))
+    tolerances = [np.repeat([float(getattr(x, name)) for x in accuracies], number) for name in ("rtol", "atol")]
+    found = solve_rows(code, starts, numbers, times, Tolerance(*tolerances), int(accuracies[0].max_steps), limits)
+    states = np.where(np.isfinite(found.states), found.states, np.nan)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    parts = np.split(states, ends[:-1], axis=2)
-    saved: Any = [part.reshape(*states.shape[:2], *shape) for part, shape in zip(parts, shapes, strict=True)]
-    saved.append(risks_of_rows(code, states, setting))
-    return Saved._make([*saved, {}]), solved.is_finished, solved.has_stopped
+    columns = np.split(states, ends[:-1], axis=2)
+    saved: Any = [x.reshape(*states.shape[:2], *shape) for x, shape in zip(columns, shapes, strict=True)]
+    saved.append(risks_of_rows(code, states, numbers))
+    pieces = [slice(first, first + number) for first in range(0, len(states), number)]
+    return [
+        (Saved._make([*(x[piece] for x in saved), {}]), found.is_finished[piece], found.has_stopped[piece])
+        for piece in pieces
+    ]
 
 
 def follow_together(cells: Sequence[FlowCell], other: Flows, k: int, accuracy: Accuracy) -> list[Record]:
@@ -181,18 +182,24 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
 
     limits = np.repeat([plan.limit for plan in plans], replicas)
 
-    def paths(solving: Solving) -> Any:
-        template, wanted = templates[solving.variant], accuracy.looser(solving.looser)
-        begin = nudged_overlaps(Q, M, solving.sign) if solving.sign else (Q, M)
-        rows = rows_of(solving.variant, *begin, limits)
-        code = machine_code(template, *rows[:2])
+    def paths(solvings: Sequence[Solving]) -> list[Any]:
+        """The solutions with one variant of the averages."""
+        template = templates[solvings[0].variant]
+        wanted = [accuracy.looser(solving.looser) for solving in solvings]
+        begins = [nudged_overlaps(Q, M, solving.sign) if solving.sign else (Q, M) for solving in solvings]
+        rows = [rows_of(solvings[0].variant, *begin, limits) for begin in begins]
+        code = machine_code(template, *rows[0][:2])
         if code is None:
-            return in_blocks(_trajectory, (template, wanted), rows, BLOCKS)
-        return _in_vectors(code, wanted, *rows)
+            return [in_blocks(_trajectory, (template, one), row, BLOCKS) for one, row in zip(wanted, rows, strict=True)]
+        return _in_vectors(code, wanted, rows)
 
     of_variants, of_integrator = flows.solvings
-    results = [paths(solving) for solving in of_variants]
-    loose = [paths(solving)[0] for solving in of_integrator]
+    solvings = [*of_variants, *of_integrator]
+    solved: dict[int, Any] = {}
+    for places in alike([solving.variant for solving in solvings]):
+        solved |= zip(places, paths([solvings[place] for place in places]), strict=True)
+    results = [solved[place] for place in range(len(of_variants))]
+    loose = [solved[place][0] for place in range(len(of_variants), len(solvings))]
     crossing, overlap_time = np.full(len(limits), np.nan), np.full((len(limits), k), np.nan)
     thresholds = np.concatenate([Watch.thresholds(plan) for plan in plans])
     watch = Watch.of(plans[0])

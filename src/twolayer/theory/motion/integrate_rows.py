@@ -20,7 +20,7 @@ from twolayer.theory.motion.integrate import Attempt, StepCourse, Tolerance, aft
 from twolayer.theory.motion.tableaus import DORMAND_PRINCE
 
 # Trajectories that advance together: their slopes fit into the cache of a core.
-ROWS = 256
+ROWS = 512
 
 
 class RowCode(NamedTuple):
@@ -75,7 +75,8 @@ def solve_rows(
     times
         The save points of each row.
     tolerance, max_steps
-        The tolerance of a step, and their number after which a trajectory is given up.
+        The tolerances of a step, which are arrays with one for each row, and the number of steps after which a
+        trajectory is given up.
     limits
         The largest squared length beyond which each trajectory has diverged.
     """
@@ -90,7 +91,7 @@ def solve_rows(
         states[here, 0] = starts[here]
         # Vectors are filled up with copies of the last row, which are dropped again.
         filled = np.concatenate([here, np.full(-len(here) % LANES, here[-1])])
-        bound = _Bound(code, tolerance, np.ascontiguousarray(numbers[filled].T), times[filled], limits[filled], filled)
+        bound = _Bound(code, _at(tolerance, filled), numbers[filled].T, times[filled], limits[filled], filled)
         for landed, course in bound.steps(np.ascontiguousarray(starts[filled].T), max_steps):
             states[bound.members[landed], course.landed[landed] - 1] = course.y[:, landed].T
             is_finished[bound.members] = (course.landed > points - 1) & ~course.has_stopped
@@ -106,6 +107,10 @@ def _without_warnings(solve: Callable[[int], None], piece: int) -> None:
         solve(piece)
 
 
+def _at(tolerance: Tolerance, rows: np.ndarray) -> Tolerance:
+    return Tolerance(*(np.asarray(part)[rows] for part in tolerance))
+
+
 class _Bound:
     """An equation with the numbers, times and limits of some rows, along the last axis."""
 
@@ -118,13 +123,14 @@ class _Bound:
         limits: np.ndarray,
         members: np.ndarray,
     ):
-        self.code, self.tolerance = code, tolerance
-        self.numbers, self.times, self.limits, self.members = numbers, times, limits, members
+        self.code, self.tolerance, self.numbers = code, tolerance, np.ascontiguousarray(numbers)
+        self.times, self.limits, self.members = times, limits, members
 
     def kept(self, which: np.ndarray) -> None:
         """Go on with some of the rows."""
         self.numbers, self.times = np.ascontiguousarray(self.numbers[:, which]), self.times[which]
         self.limits, self.members = self.limits[which], self.members[which]
+        self.tolerance = _at(self.tolerance, which)
 
     def steps(self, y: np.ndarray, max_steps: int) -> Iterator[tuple[np.ndarray, StepCourse]]:
         """Yield after each attempted step which rows have landed on a save point, and the state of all."""
@@ -141,8 +147,9 @@ class _Bound:
                 self.kept(alive)
                 course, runs = StepCourse(*(np.ascontiguousarray(part[..., alive]) for part in course)), runs[alive]
             following, attempt, is_taken = self.step(course)
-            # Rows that have ended stay as they are.
-            course = StepCourse(*(np.where(runs, new, old) for new, old in zip(following, course, strict=True)))
+            if not runs.all():  # rows that have ended stay as they are
+                following = StepCourse(*(np.where(runs, new, old) for new, old in zip(following, course, strict=True)))
+            course = following
             yield np.flatnonzero(runs & is_taken & attempt.is_cut), course
 
     def step(self, course: StepCourse) -> tuple[StepCourse, Attempt, np.ndarray]:
