@@ -35,7 +35,7 @@ MOVE = """(value) => new Promise((done) => {
 })"""
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 LONG = 120_000  # milliseconds
-FIRST = 3  # moves that reach workers which have not compiled yet, and during which the page gets its own program
+FIRST = 3  # moves that reach workers which have not compiled yet; after them the page waits for its own program
 
 
 def used(of_page: bool) -> float:
@@ -70,6 +70,7 @@ def visit(link: str, moves: int, pause: float) -> dict[str, Any]:
         before = [0.0, 0.0]
         for number in range(moves):
             if number == FIRST:
+                page.locator("body[data-engine]:not([data-engine=preparing])").wait_for()
                 before = [used(of_page) for of_page in (True, False)]
             times.append(page.evaluate(MOVE, 300 + (37 * number) % 200))
             page.wait_for_timeout(1000 * pause)

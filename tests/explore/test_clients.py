@@ -118,6 +118,11 @@ def test_the_page_is_there_before_its_form(monkeypatch):
             assert until_closed(form).endswith(b'{"is_made": true}')
 
 
+def test_a_server_begins_without_the_rest_of_the_package(fresh_python):
+    program = "import sys; from twolayer.explore import form, serve; form.initial_spec(); print('jax' in sys.modules)"
+    assert fresh_python(program) == "False\n"
+
+
 def test_a_client_that_leaves_frees_its_worker(address):
     with socket.create_connection(address) as leaving:
         leaving.sendall(request(address, question(seconds=FOR_EVER, begins=True)))

@@ -274,7 +274,8 @@ def form(initial: Tables | None = None) -> Tables:
 
 def initial_spec() -> Tables:
     """The problem with which the page begins: the one of `twolayer demo`, followed through its overlaps."""
-    text = resources.files("twolayer.experiment").joinpath("demo.toml").read_text(encoding="utf-8")
+    # As a file of the package: the name of the room would import it, for which the server's first page need not wait.
+    text = resources.files("twolayer").joinpath("experiment", "demo.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     tables["problem"]["inputs"]["d"] = 1000
     tables["run"] |= {"descriptions": [SIMULATION, THEORY], "replicas": 16}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
 import time
@@ -85,9 +86,7 @@ async def serve_with(
         def is_full() -> bool:
             return len(servers[0].server_state.connections) > CONNECTIONS
 
-        # Making the form imports most of the package, for which the page need not wait.
-        forming = asyncio.create_task(asyncio.to_thread(_form, initial))
-        app = make_app(pool, access, forming, is_full)
+        app = make_app(pool, access, functools.partial(_form, initial), is_full)
         config = uvicorn.Config(
             app,
             http="h11",
@@ -111,7 +110,6 @@ async def serve_with(
             await server.serve(sockets=[listening])
         finally:
             watch.cancel()
-            forming.cancel()
 
 
 def _form(initial: Tables) -> bytes:

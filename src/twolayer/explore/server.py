@@ -82,11 +82,11 @@ class Rejection(Exception):
 
 
 def make_app(
-    pool: Pool, access: Access, form: "asyncio.Future[bytes]", is_full: Callable[[], bool] = lambda: False
+    pool: Pool, access: Access, make_form: Callable[[], bytes], is_full: Callable[[], bool] = lambda: False
 ) -> "Guard":
     """Put the routes together, behind the guard that every request passes; ``is_full`` says when it refuses all.
 
-    The ``form`` may still be made while the page itself is there already.
+    The form is made when it is asked for first: it imports most of the package, for which the page need not wait.
     """
     app = Starlette(
         routes=[
@@ -99,7 +99,8 @@ def make_app(
         ],
         exception_handlers={Rejection: _refused, HTTPException: _http_error, InvalidInput: _invalid, Busy: _busy},
     )
-    app.state.pool, app.state.access, app.state.form = pool, access, form
+    app.state.pool, app.state.access = pool, access
+    app.state.make_form, app.state.form = make_form, None
     return Guard(app, access, is_full)
 
 
@@ -187,7 +188,10 @@ async def _engine(request: Request) -> Response:
 
 
 async def _form(request: Request) -> Response:
-    return Response(await asyncio.shield(request.app.state.form), media_type="application/json")
+    state = request.app.state
+    if state.form is None:
+        state.form = asyncio.create_task(asyncio.to_thread(state.make_form))
+    return Response(await asyncio.shield(state.form), media_type="application/json")
 
 
 async def _work(request: Request) -> Response:
