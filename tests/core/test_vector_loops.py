@@ -49,6 +49,15 @@ def test_machine_code_has_the_numbers_of_jax():
     assert np.array_equal(code(given[:, order]), found[:, order])
 
 
+def test_extremes_with_what_is_no_number_are_none():
+    nan = np.nan
+    given = np.array([[1.0, nan, 2.0, nan, -1.0, 0.0, 3.0, -0.5], [nan, 1.0, 1.0, nan, 5.0, 0.0, -2.0, -0.25]])
+    code = VectorCode(
+        as_loops(lambda x, y: jnp.stack([jnp.maximum(x, y), jnp.minimum(x, y)]), given[0, 0], given[1, 0])
+    )
+    assert np.array_equal(code(given), [np.maximum(*given), np.minimum(*given)], equal_nan=True)
+
+
 def test_stages_of_a_method():
     rng = np.random.default_rng(2)
     y, numbers, size, terms = (rng.standard_normal(shape) for shape in ((2, 16), (1, 16), 16, (4, 2, 16)))

@@ -29,7 +29,8 @@ _INTEGERS = {"add": "add", "sub": "sub", "mul": "mul", "shift_left": "shl", "shi
              "shift_right_arithmetic": "ashr"}  # fmt: skip
 _BITS = {"and": "and_", "or": "or_", "xor": "xor"}
 _PREDICATES = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor", "max": "maximum", "min": "minimum"}
+_INTRINSICS = {"sqrt": "sqrt", "abs": "fabs", "floor": "floor"}
+_EXTREMES = {"max": ">=", "min": "<="}
 
 
 class VectorCode:
@@ -399,6 +400,9 @@ class _Operations:
             return getattr(builder, _FLOATS[name])(*values, flags=contract)
         if name in _INTRINSICS:
             return builder.call(self.writer.intrinsic(_INTRINSICS[name], len(values)), values)
+        if name in _EXTREMES:  # NaN where one of them is
+            chosen = builder.select(builder.fcmp_unordered(_EXTREMES[name], *values), *values)
+            return builder.select(builder.fcmp_unordered("uno", values[1], values[1]), values[1], chosen)
         if name == "neg":
             return builder.fneg(values[0])
         if name == "square":
