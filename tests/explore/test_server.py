@@ -135,6 +135,8 @@ def test_the_comparison_is_that_of_compare(page, spec):
     (row,) = data["deviations"]
     z = direct["SaadSolla"]["deviation_risk"].values
     np.testing.assert_allclose(np.array(row["risk"], dtype=float), z, rtol=1e-6, equal_nan=True)
+    told = [event["curves"][0]["name"] for name, event in answer.events if name == "partial"]
+    assert list(dict.fromkeys(told)) == ["OverlapSGD", "SaadSolla"]  # runs appear first
     again = page.ask("verdict").data  # another name
     assert again | {"seconds": 0.0} == data | {"seconds": 0.0}
 

@@ -269,8 +269,8 @@ def compared(asked: RunSpec, tell: Tell) -> "xr.DataTree":
     tell("begun")
     with double():
         plan = _plan(spec, in_steps=any(not each.is_continuous for each in spec.descriptions))
-        # Theories are quick, and are there when the first runs appear.
-        order = sorted(named, key=lambda name: exactness[name].is_random)
+        # The page has the first start of the theories already; from all starts they may take longer than the runs.
+        order = sorted(named, key=lambda name: exactness[name] is not Exactness.EXACT)
         results = {name: _portions(spec, named[name], name, plan, tell) for name in order}
         tree = judge(spec, {name: results[name] for name in named}, exactness)
     _trees[asked.key] = tree
