@@ -92,6 +92,8 @@ def test_what_is_under_way_is_said_and_can_be_stopped(visit):
         told.say("compare", "partial", curves=[curve("OverlapSGD", runs=runs)])
         expect(legend).to_contain_text(f"mean of {runs} runs")
     expect(body).to_have_attribute("data-status", "computing")
+    told.say("compare", "progress", fraction=0.4, words="SaadSolla")
+    expect(words).to_have_text("Simulating and comparing: ODE, 40%")
     expect(visit.page.locator("#stop")).to_be_visible()
     visit.page.locator("#stop").click()
     expect(body).to_have_attribute("data-status", "idle")

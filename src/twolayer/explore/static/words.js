@@ -52,7 +52,8 @@ export function status(tasks, titles) {
   const working = [...ORDER, ...Object.keys(WORK)].map((kind) => tasks.find((task) => task.kind === kind)).find(Boolean);
   if (waiting && (!working || working.state === "queued")) return { status: "computing", words: `Busy, in line: place ${waiting.position}` };
   const share = working?.state === "progress" && working.fraction > 0 ? `, ${Math.round(100 * working.fraction)}%` : "";
-  return { status: "computing", words: working ? `${WORK[working.kind]}${working.of ? ` ${name(working)}` : ""}${share}` : "Computing" };
+  const part = working?.kind === "compare" && share && titles[working.words] ? `: ${titles[working.words]}` : "";
+  return { status: "computing", words: working ? `${WORK[working.kind]}${working.of ? ` ${name(working)}` : ""}${part}${share}` : "Computing" };
 }
 
 const NUMERIC = ["number", "log", "integer", "log-integer"];
