@@ -86,10 +86,12 @@ def distinct(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
 
     Two tasks differ by target, loss or spectrum of the inputs; the noise of a task is that with which it comes first.
     """
+    parts = [part for problem in problems for part in problem.components]
+    if len(parts) == 1:  # every cell of a sweep asks
+        return tuple(parts)
     tasks: dict[str, Problem] = {}
-    for problem in problems:
-        for part in problem.components:
-            tasks.setdefault(task_key(part), part)
+    for part in parts:
+        tasks.setdefault(task_key(part), part)
     return tuple(tasks.values())
 
 
