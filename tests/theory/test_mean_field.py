@@ -77,6 +77,35 @@ def test_mean_field_forces_are_those_of_the_moments(target, activation):
     close(force, total, 1e-12)
 
 
+@pytest.mark.parametrize(
+    ("target", "activation"), [("sigmoid", "tanh"), pytest.param("erf", "erf", marks=pytest.mark.slow)]
+)
+def test_signs_are_averaged_over_directions_as_by_the_engine(target, activation):
+    """Risk and gradient of all pairs at once against the risk of the engine at every cosine."""
+    problem = problem_of(tl.Committee(2, target, P=P2), activation, 4, 6)
+    _, particles, _ = drawn(problem, 1)
+    particles = particles._replace(b=particles.b.at[1].set(particles.b[0]), s=particles.s.at[1].set(particles.s[0]))
+    landscape = pair_landscapes(problem, 4, Auto(1e-8)).variants[0]
+    root = jnp.linalg.cholesky(jnp.asarray(P2))
+
+    @eqx.filter_jit
+    def averaged(particles, landscape):
+        total = 0.0
+        for rho, weight in zip(*landscape.cosines, strict=True):
+            Q, M = as_overlaps(particles, jnp.where(jnp.eye(4, dtype=bool), 1.0, rho), root)
+            overlaps = Overlaps(Q, M, jnp.asarray(P2), particles.a)
+            risk = landscape.engine.parts(landscape.problem, overlaps, ("excess_risk",))["excess_risk"]
+            total = total + weight * risk
+        return total
+
+    risk, force = risk_and_force(landscape, particles)
+    assert float(risk) == pytest.approx(float(averaged(particles, landscape)), abs=1e-14)
+    gradient = eqx.filter_jit(jax.grad(averaged))(particles, landscape)
+    close(force, jax.tree.map(lambda x: -4 * x, gradient), 1e-13)
+    without = eqx.filter_jit(lambda: landscape.force(particles, with_a=False))()
+    close(without[1:], force[1:], 1e-14)
+
+
 @pytest.mark.parametrize("activation", ["softplus", pytest.param("relu", marks=pytest.mark.slow)])
 def test_field_forces_are_the_gradient_of_the_risk(activation, monkeypatch):
     """The forces written by hand, in blocks of particles the last of which is filled up, against differentiation."""

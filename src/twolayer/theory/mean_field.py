@@ -1,6 +1,7 @@
 """The mean-field limit of infinite width at finite dimension: particles with random directions."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,10 @@ from twolayer.core.estimate import Estimate
 from twolayer.core.types import Number
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record
 from twolayer.expectation import Auto, Chosen
+from twolayer.expectation.closed.random_directions import risk_over_directions
+from twolayer.expectation.closed.units import ThresholdUnits
 from twolayer.expectation.engine import by_coarser
+from twolayer.expectation.gaussian_moments import unit_weights
 from twolayer.expectation.over_target import OverTarget, kind_of_rule, over_target
 from twolayer.expectation.rules import QuadratureRule, coarser_orders, cosine_order, cosine_rule
 from twolayer.problem import Committee, Overlaps, Problem, Student
@@ -47,8 +51,9 @@ class PairLandscape(AbstractLandscape):
         \mathrm{density}(\rho) \propto (1 - \rho^2)^{(d - k - 3)/2}
 
     with the risk :math:`R(\Omega)` of the student at given overlaps. One cosine may replace those of all pairs at
-    once, since no term contains two of them; such overlaps need not belong to any vectors. The forces are the
-    gradient of this one function. A target that no engine covers pair by pair is averaged over its k
+    once, since no term contains two of them; such overlaps need not belong to any vectors. Units that are sums of noisy
+    signs (erf, tanh, sigmoid) are averaged pair by pair (`random_directions`). The forces are the gradient of this one
+    function. A target that no engine covers pair by pair is averaged over its k
     fields, by ``target``.
     """
 
@@ -62,6 +67,19 @@ class PairLandscape(AbstractLandscape):
     def work(self) -> int:
         return self.problem.p**2 * len(self.cosines.weights)
 
+    @property
+    def _signs(self) -> ThresholdUnits | None:
+        """The engine if student and target are sums of noisy signs, whose pairs have derivatives without arcsines."""
+        engine = self.engine.engine_of("excess_risk")
+        if not isinstance(engine, ThresholdUnits) or engine.student.is_relu or engine.target.is_relu:
+            return None
+        return engine
+
+    def _risk_of_signs(self, engine: ThresholdUnits, particles: Particles) -> Float[Array, ""]:
+        a, b, s = particles
+        c, root = unit_weights(self.problem, a), jnp.linalg.cholesky(self.P)
+        return risk_over_directions(engine.student, engine.target, c, (b, s), root, self.cosines)
+
     def _risk_at(self, particles: Particles, rho: Float[Array, ""]) -> Float[Array, ""]:
         a, b, s = particles
         among = jnp.where(jnp.eye(len(s), dtype=bool), 1.0, rho)
@@ -69,23 +87,30 @@ class PairLandscape(AbstractLandscape):
         return self.engine.parts(self.problem, overlaps, ("excess_risk",))["excess_risk"]
 
     def risk(self, particles: Particles) -> Float[Array, ""]:
-        rho, weights = (jnp.asarray(x) for x in self.cosines)
-        total = jax.lax.map(lambda rho: self._risk_at(particles, rho), rho) @ weights
+        if (signs := self._signs) is not None:
+            total = self._risk_of_signs(signs, particles)
+        else:
+            rho, weights = (jnp.asarray(x) for x in self.cosines)
+            total = jax.lax.map(lambda rho: self._risk_at(particles, rho), rho) @ weights
         return total if self.target is None else total + self.target.risk_without_pairs(particles)
 
     def force(self, particles: Particles, with_a: bool = True) -> Particles:
-        rho, weights = (jnp.asarray(x) for x in self.cosines)
+        a, b, s = particles
 
-        def gradient(rho: Array) -> Particles:
+        def gradient(risk: Callable[[Particles], Array]) -> Particles:
             if with_a:
-                return jax.grad(self._risk_at)(particles, rho)
+                return jax.grad(risk)(particles)
             # Only the derivative in a needs the averages themselves, which cost more than their derivatives.
-            a, b, s = particles
-            moved = jax.grad(lambda b, s: self._risk_at(Particles(a, b, s), rho), argnums=(0, 1))(b, s)
+            moved = jax.grad(lambda b, s: risk(Particles(a, b, s)), argnums=(0, 1))(b, s)
             return Particles(jnp.zeros_like(a), *moved)
 
-        gradients = jax.lax.map(gradient, rho)
-        forces = jax.tree.map(lambda x: -self.problem.p * jnp.tensordot(weights, x, axes=1), gradients)
+        if (signs := self._signs) is not None:
+            total = gradient(lambda x: self._risk_of_signs(signs, x))
+        else:
+            rho, weights = (jnp.asarray(x) for x in self.cosines)
+            gradients = jax.lax.map(lambda rho: gradient(lambda x: self._risk_at(x, rho)), rho)
+            total = jax.tree.map(lambda x: jnp.tensordot(weights, x, axes=1), gradients)
+        forces = jax.tree.map(lambda x: -self.problem.p * x, total)
         if self.target is None:
             return forces
         pull = self.target.force_of(particles, self.target.rule.values, with_a)
