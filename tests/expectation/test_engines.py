@@ -291,6 +291,20 @@ def test_tracing_does_not_grow_with_the_width():
 
 
 @pytest.mark.slow
+def test_rules_along_fields_are_finer_where_more_digits_are_asked_for():
+    """Forces of a silu on a formula: six digits asked for are right within their error, nine differ by less than it."""
+    problem = tl.Problem(tl.MultiIndex("tanh(z1) + z1*z2"), tl.Student(1, "silu"), tl.Gaussian(50))
+    overlaps = random_overlaps(1, np.eye(2), 3)
+    usual, fine = (Auto(rtol, engines=("Ridges",)).choose(problem, ("chi", "phi_hd")) for rtol in (1e-6, 1e-9))
+    assert usual.rtol == 2e-6 and fine.rtol == pytest.approx(2e-9)
+    first, second = (estimate(chosen, problem, overlaps, ("chi", "phi_hd")) for chosen in (usual, fine))
+    for name in ("chi", "phi_hd"):
+        distance = np.abs(first.value[name] - second.value[name])
+        assert np.all(distance <= first.error[name] + second.error[name])
+        assert np.all(second.error[name] < 0.1 * first.error[name]) and np.all(second.error[name] < 1e-8)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "target", "student"),
     [

@@ -29,7 +29,7 @@ from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.engine import AbstractEngine, Suits
 from twolayer.expectation.gaussian_moments import MOMENTS, student_weights
 from twolayer.expectation.mesh import even_rule
-from twolayer.expectation.ridge_averages import COARSER, MOST_SMOOTH, RTOL, TERMS, FieldAverages, Given, Ridges, without
+from twolayer.expectation.ridge_averages import COARSER, MOST_SMOOTH, TERMS, FieldAverages, Given, Ridges, without
 from twolayer.expectation.rules import QuadratureRule, target_values
 from twolayer.expectation.slices import ratio
 from twolayer.expectation.tails import reach
@@ -68,7 +68,7 @@ class GivenTarget(AbstractEngine):
 
     @property
     def rtol(self) -> float:
-        return RTOL
+        return self.student.rtol
 
     @property
     def judges_first(self) -> bool:

@@ -16,6 +16,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -38,10 +39,12 @@ from twolayer.problem import Overlaps, Problem
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
 # the length LONG, or LONGER for waves; longer ones are less accurate.
 FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.3, 3.0, 6.0
+# The relative accuracy below which there are more nodes, and how many more for each further digit.
+USUAL, PER_DIGIT = 1e-6, 0.2
 # The share of the nodes in the coarser rules that give the error.
 COARSER = (0.8, 0.62)
-# The accuracy of long rows, below which an integrator gains nothing: each evaluation is expensive, and a method of few
-# stages with interpolated save points needs the fewest.
+# The accuracy of long rows by the usual number of nodes, below which an integrator gains nothing: each evaluation is
+# expensive, and a method of few stages with interpolated save points needs the fewest.
 RTOL = 2e-6
 # Terms of the series.
 TERMS = 20
@@ -85,12 +88,14 @@ class Ridges(AbstractEngine):
     rules: Rules
     # One adds the bound on what all rules may miss, zero does not.
     bound: Any = 0.0
+    # The relative accuracy for which the rules are made, of which digits beyond the usual ones are counted.
+    wanted: float = eqx.field(static=True, default=USUAL)
 
     floor: ClassVar[float] = ROUNDING
 
     @property
     def rtol(self) -> float:
-        return RTOL
+        return RTOL * min(1.0, self.wanted / USUAL)
 
     @property
     def judges_first(self) -> bool:
@@ -131,18 +136,20 @@ class Ridges(AbstractEngine):
         assert kinds is not None
         longest = [(LONG if kind.breaks.is_settled else LONGER) if i == 0 else 1.0 for i, kind in enumerate(kinds)]
         needed = max(length_of(kind.features, length, LEAST) for kind, length in zip(kinds, longest, strict=True))
-        size = int(np.clip(round(PER_LENGTH * needed), FEWEST, MOST))
-        return cls._of(size, size, 0.0)
+        size = np.clip(round(PER_LENGTH * needed), FEWEST, MOST)
+        digits = max(0.0, np.log10(USUAL / rtol))
+        size = int(min(round(size * (1.0 + PER_DIGIT * digits)), MOST))
+        return cls._of(size, size, 0.0, min(rtol, USUAL))
 
     @classmethod
-    def _of(cls, nodes: int, size: int, bound: float) -> "Ridges":
+    def _of(cls, nodes: int, size: int, bound: float, wanted: float) -> "Ridges":
         rules = Rules(_along(nodes, size), _along(ALONE * nodes, ALONE * size), table_rule(nodes, size))
-        return cls(rules, np.asarray(bound))
+        return cls(rules, np.asarray(bound), wanted)
 
     def variants(self) -> tuple[AbstractEngine, ...]:
         size = len(self.rules.along.line.weights)
-        coarser = (self._of(round(share * size), size, 0.0) for share in COARSER)
-        return (self, *coarser, self._of(size, size, 1.0))
+        coarser = (self._of(round(share * size), size, 0.0, self.wanted) for share in COARSER)
+        return (self, *coarser, self._of(size, size, 1.0, self.wanted))
 
     def combine(self, results: tuple[Any, ...]) -> Estimate:
         *rules, bounded = results
