@@ -35,6 +35,8 @@ from twolayer.simulation.overlap import (
 
 # Samples of a batch held at once: at most as many as fit the caches of a core, and as many as fill a GPU.
 BLOCK, GPU_BLOCK = 2**11, 2**22
+# The most parts of a large batch that are summed beside one another; each has two blocks or more.
+PARTS = 8
 # Samples of all replicas that are advanced at once.
 SAMPLES = 2**22
 
@@ -144,39 +146,90 @@ def _batch_again(setting: Setting, run: RunState, key: Any, count: Any) -> State
 
 def _batch(setting: Setting, run: RunState, key: Any, count: Any, sum_batch: SumBatch | None) -> State:
     """One step on a batch, summed by a kernel or in blocks, so that memory does not grow with the batch."""
-    p, k, r, n = setting.problem.p, setting.inside, setting.outside, setting.batch
+    n = setting.batch
+    if sum_batch is not None:
+        return _after_sums(setting, run, key, count, sum_batch(run.state, key, count))
+    if n <= _block_size():
+        return _after_sums(setting, run, key, count, *_sums(setting, run.state, key, count, jnp.arange(n), n))
+    return _after_sums(setting, run, key, count, _summed(setting, run.state, key, count, 0, n))
+
+
+def _sums(setting: Setting, state: State, key: Any, count: Any, place: Array, end: Numbers) -> tuple[Sums, Array]:
+    """The sums over the samples of a batch at some places before an end, and the coefficients of each."""
 
     def of(drawn: Draw) -> tuple[Array, Array]:
-        return forces(setting, run.state, drawn.g_star, drawn.g, drawn.xi)
+        return forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
 
-    def sums(first: Array, size: int) -> tuple[Sums, Array]:
-        index = first.astype(jnp.uint32) + jnp.arange(size, dtype=jnp.uint32)
-        # Without the barriers XLA would draw the numbers and compute the forces again for each product.
-        drawn = jax.lax.optimization_barrier(draw_batch(setting, key, index, count))
-        A, da = jax.vmap(of, in_axes=-1, out_axes=-1)(drawn)
-        inside = jnp.where(first + jnp.arange(size) < n, 1.0, 0.0)[None, :]
-        A, da = jax.lax.optimization_barrier((A * inside, da * inside))
-        return Sums(A @ A.T, A @ drawn.g.T, A @ drawn.g_star.T, jnp.sum(da, axis=1)), A.T
+    # Without the barriers XLA would draw the numbers and compute the forces again for each product.
+    drawn = jax.lax.optimization_barrier(draw_batch(setting, key, place.astype(jnp.uint32), count))
+    A, da = jax.vmap(of, in_axes=-1, out_axes=-1)(drawn)
+    inside = jnp.where(place < end, 1.0, 0.0)[None, :]
+    A, da = jax.lax.optimization_barrier((A * inside, da * inside))
+    return Sums(A @ A.T, A @ drawn.g.T, A @ drawn.g_star.T, jnp.sum(da, axis=1)), A.T
 
-    blocks = -(-n // _block_size())
-    if sum_batch is not None:
-        total, A = sum_batch(run.state, key, count), None
-    elif blocks == 1:
-        total, A = sums(jnp.asarray(0), n)
-    else:
-        size = -(-n // blocks)
-        zero = Sums(jnp.zeros((p, p)), jnp.zeros((p, r)), jnp.zeros((p, k)), jnp.zeros(p))
-        total = jax.lax.fori_loop(
-            0,
-            blocks,
-            lambda block, total: jax.tree.map(jnp.add, total, sums(block * size, size)[0]),
-            zero,
-        )
-        A = None
+
+def _summed(setting: Setting, state: State, key: Any, count: Any, first: Numbers, number: int) -> Sums:
+    """The sums over a number of samples of a batch, in blocks of one size."""
+    p, blocks = setting.problem.p, -(-number // _block_size())
+    size, end = -(-number // blocks), jnp.minimum(first + number, setting.batch)
+    gram, along, star = (jnp.zeros((p, columns)) for columns in (p, setting.outside, setting.inside))
+
+    def more(block: Array, total: Sums) -> Sums:
+        place = jnp.asarray(first + block * size) + jnp.arange(size)
+        return jax.tree.map(jnp.add, total, _sums(setting, state, key, count, place, end)[0])
+
+    return jax.lax.fori_loop(0, blocks, more, Sums(gram, along, star, jnp.zeros(p)))
+
+
+def _after_sums(
+    setting: Setting, run: RunState, key: Any, count: Any, total: Sums, A: Float[Array, "n p"] | None = None
+) -> State:
+    """The state after a step on a batch with these sums, and for a small one with the coefficients of its samples."""
     # The coefficients of few samples are a factor of their Gram matrix; for many, the Cholesky factor is smaller.
-    R = A if A is not None and n <= p else cholesky(total.gram).T
+    R = A if A is not None and setting.batch <= setting.problem.p else cholesky(total.gram).T
     factor = bartlett_factor(setting, key, count)
     return batch_step(setting, run.state, run.lengths, total, factor, R)
+
+
+def takes_parts(setting: Setting) -> bool:
+    """Whether a batch is summed in parts on all cores: a large one on a CPU, each sample of which is used once."""
+    return setting.batch >= 4 * BLOCK and setting.training.is_fresh and jax.default_backend() == "cpu"
+
+
+def in_parts(setting: Setting, watch: Watch) -> Callable[[RunState, Any, Any], RunState]:
+    """The function that advances replicas by steps on large batches, each in parts that are summed on all cores.
+
+    How a batch is divided depends on its size alone, and so do the numbers. Calls of compiled functions return before
+    they have ended, and XLA runs those that do not need each other beside one another.
+    """
+    parts = min(PARTS, setting.batch // (2 * BLOCK))
+    size = -(-setting.batch // parts)
+    numbers, rest = eqx.partition(setting, eqx.is_array)
+    leaves, tree = jax.tree.flatten(numbers)  # to flatten a setting at each call takes as long as a part
+
+    def setting_of(leaves: list[Array]) -> Setting:
+        return eqx.combine(jax.tree.unflatten(tree, leaves), rest)
+
+    @jax.jit
+    def part(leaves: list[Array], state: State, words: Array, step: Array, number: Array) -> Sums:
+        return _summed(setting_of(leaves), state, (words[0], words[1]), counter(step), number * size, size)
+
+    @jax.jit
+    def after(leaves: list[Array], run: RunState, step: Array, sums: list[Sums]) -> RunState:
+        setting, key = setting_of(leaves), (run.words[0], run.words[1])
+        total = jax.tree.map(lambda *x: sum(x[1:], x[0]), *sums)
+        state = _after_sums(setting, run, key, counter(step), total)
+        at = (step + 1).astype(jnp.float64)
+        return run._replace(state=state, crossing=crossed(setting, watch, state, run.thresholds, run.crossing, at))
+
+    def advance(run: RunState, first: Any, last: Any) -> RunState:
+        runs = [jax.tree.map(lambda x, n=n: jnp.asarray(x)[n], run) for n in range(len(run.crossing))]
+        for step in np.arange(int(first), int(last)):
+            sums = [[part(leaves, one.state, one.words, step, n) for n in np.arange(parts)] for one in runs]
+            runs = [after(leaves, one, step, own) for one, own in zip(runs, sums, strict=True)]
+        return jax.tree.map(lambda *x: jnp.stack(x), *runs)
+
+    return advance
 
 
 def sums_written_out(setting: Setting) -> SumBatch:

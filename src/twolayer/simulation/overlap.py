@@ -47,6 +47,7 @@ class Setting(eqx.Module):
     risk: Chosen | None = None  # the engine of the excess risk, where a threshold on it is watched
     is_single: bool = eqx.field(static=True, default=False)  # whether gradients of a sample are in single precision
     frame: BlockFrame | None = None  # the blocks of a spectrum, whose coordinates then stand side by side
+    is_orthonormal: bool = eqx.field(static=True, default=False)  # whether P = 1: coordinates in its span are fields
 
     @property
     def inside(self) -> int:
@@ -107,9 +108,10 @@ def make_setting(
     rest = d - k - outside
     degrees = [rest - column for column in range(_columns(problem, training, rest))]
     root = np.linalg.cholesky(np.asarray(problem.P, dtype=np.float64)) if k else np.zeros((0, 0))
-    linear = _is_linear(problem, training)
+    linear, is_orthonormal = _is_linear(problem, training), np.array_equal(root, np.eye(k))
     numbers = (np.asarray(float(d)), root, np.array(degrees, float), chi_table(degrees))
-    return Setting(as_data(problem.without_dimension), training, *numbers, outside, linear, risk, is_single)
+    small = as_data(problem.without_dimension)
+    return Setting(small, training, *numbers, outside, linear, risk, is_single, None, is_orthonormal)
 
 
 def _is_linear(problem: Problem, training: SGD) -> bool:
@@ -302,7 +304,8 @@ def forces(
     problem, training = setting.problem, setting.training
     M, L = queried(setting, state) if at is None else at
     precision = jnp.float32 if setting.is_single else jnp.float64
-    lam, lam_star = (M @ g_star + L @ g).astype(precision), (jnp.asarray(setting.root) @ g_star).astype(precision)
+    star = g_star if setting.is_orthonormal else jnp.asarray(setting.root) @ g_star
+    lam, lam_star = (M @ g_star + L @ g).astype(precision), star.astype(precision)
     derivatives = gradients(problem, lam, lam_star, state.a.astype(precision), xi)
     by_field, by_weight = (x.astype(jnp.float64) for x in derivatives)
     rate = training.learning_rate / setting.d

@@ -41,7 +41,9 @@ from twolayer.simulation.drivers import (
     advance_written,
     advance_xla,
     begun,
+    in_parts,
     sums_written_out,
+    takes_parts,
     written_out,
 )
 from twolayer.simulation.overlap import Setting, make_setting, overlaps_of
@@ -231,6 +233,8 @@ class OverlapSGD(AbstractDescription):
         """The function that advances replicas on this machine, and the name of its backend."""
         program = self._program(setting, watch)
         if program is None:
+            if self.backend == "auto" and takes_parts(setting):
+                return in_parts(setting, watch), "xla, batches on all cores"
             sum_batch = self._sum_batch(setting)
             name = "xla" if sum_batch is None else "xla, batches by a GPU kernel"
             return partial(advance_xla, setting, watch, sum_batch=sum_batch), name
