@@ -26,7 +26,7 @@ def test_names_are_suggested_by_spelling_initials_and_parts():
     assert "did you mean 'learning_rate'?" in nearest("learning_rat", names)
     assert "did you mean 'learning_rate'?" in nearest("lr", names)
     assert "did you mean 'risk_threshold'?" in nearest("threshold", ["risk_threshold", "until"])
-    assert nearest("q", ["abc"]) == "Allowed: abc."
+    assert nearest("q", ["abc"]) == "allowed is abc."
 
 
 @pytest.mark.parametrize(

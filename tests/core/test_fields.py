@@ -129,7 +129,7 @@ def test_choice_and_flag_and_instance():
 
 def test_nearest():
     assert nearest("relo", ["relu", "erf"]) == "did you mean 'relu'? Allowed: erf, relu."
-    assert nearest("zzz", ["relu", "erf"]) == "Allowed: erf, relu."
+    assert nearest("zzz", ["relu", "erf"]) == "allowed are erf, relu."
 
 
 def test_as_data_makes_nonzero_numbers_arrays():

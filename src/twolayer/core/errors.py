@@ -98,8 +98,10 @@ def nearest(name: object, allowed: Iterable[str]) -> str:
     close = difflib.get_close_matches(lowered_name, lowered, n=1)
     close = close or [option for option in lowered if "".join(word[:1] for word in option.split("_")) == lowered_name]
     close = close or [option for option in lowered if len(lowered_name) > 3 and lowered_name in option]
-    hint = f"did you mean {' or '.join(repr(lowered[option]) for option in close[:3])}? " if close else ""
-    return f"{hint}Allowed: {', '.join(allowed)}."
+    known = ", ".join(allowed)
+    if close:
+        return f"did you mean {' or '.join(repr(lowered[option]) for option in close[:3])}? Allowed: {known}."
+    return f"allowed {'is' if len(allowed) == 1 else 'are'} {known}."
 
 
 def first_line(error: BaseException) -> str:
