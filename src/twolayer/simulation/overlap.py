@@ -452,7 +452,9 @@ def _bartlett(z: Float[Array, " numbers"], degrees: Any, table: Any, rows: int) 
     factor = jnp.zeros((rows, columns))
     if columns:
         diagonal = np.arange(columns)
-        factor = factor.at[diagonal, diagonal].set(chi(z[:columns], jnp.asarray(degrees), table))
+        # Without a barrier XLA of jax 0.12 joins the random numbers with what follows, and compiles for minutes.
+        lengths = jax.lax.optimization_barrier(chi(z[:columns], jnp.asarray(degrees), table))
+        factor = factor.at[diagonal, diagonal].set(lengths)
     if below:
         factor = factor.at[*np.array(below).T].set(z[columns:].astype(jnp.float64))
     return factor
