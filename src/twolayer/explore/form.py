@@ -92,7 +92,7 @@ _FORMULA = When(_KIND_OF_TARGET, ("MultiIndex",))
 TARGET = (
     Control("target-kind", _KIND_OF_TARGET, "f", "Target", "The function that gives the labels.", "object",
         choices=_kinds(
-            ("MultiIndex", "formula", "any formula in the fields z1, z2, ...",
+            ("MultiIndex", "formula", "any formula in the fields z1, z2 and so on",
                 {"kind": "MultiIndex", "function": "tanh(z1) + z1*z2"}),
             ("Committee", "committee", "the mean of k units with one activation",
                 {"kind": "Committee", "k": 2, "activation": "erf"}),
