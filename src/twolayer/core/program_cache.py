@@ -44,11 +44,12 @@ def compiled_for(function: Callable[..., Any], numbers: int) -> Callable[..., An
     """
     import jax
 
-    return _compiled(function, numbers <= FEW and jax.default_backend() == "cpu")
+    return compiled(function, numbers <= FEW and jax.default_backend() == "cpu")
 
 
 @cache
-def _compiled(function: Callable[..., Any], in_haste: bool) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], in_haste: bool) -> Callable[..., Any]:
+    """Return the compiled function; in haste, XLA does not optimise it."""
     import equinox as eqx
 
     options: dict[str, Any] = {"compiler_options": _known(tuple(HASTE.items()))} if in_haste else {}

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows, sums_by_kernel
 from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.program_cache import compiled
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
@@ -117,11 +118,25 @@ def after_step(
     return run._replace(state=state, crossing=crossed(setting, watch, state, run.thresholds, run.crossing, at))
 
 
-@eqx.filter_jit
 def advance_xla(
     setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers, sum_batch: SumBatch | None = None
 ) -> RunState:
     """Advance all replicas from one step to another by XLA."""
+    advance = compiled(_advance, never_optimised(setting))
+    return advance(setting, watch, run, first, last, sum_batch)
+
+
+def never_optimised(setting: Setting) -> bool:
+    """Whether XLA would optimise for minutes, or without end: with jax 0.12 on a CPU all but plain steps on batches."""
+    is_slow = jax.__version_info__ >= (0, 12) and jax.default_backend() == "cpu"
+    training = setting.training
+    is_plain = training.is_fresh and not training.has_momentum and setting.frame is None
+    return is_slow and not is_plain and (setting.batch > 1 or not training.is_fresh)
+
+
+def _advance(
+    setting: Setting, watch: Watch, run: RunState, first: Numbers, last: Numbers, sum_batch: SumBatch | None
+) -> RunState:
     # As many replicas run at once as keep their samples within the memory of one large batch.
     width = max(1, SAMPLES // min(setting.batch, _block_size()))
 
