@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key
 from twolayer.compiler.row_blocks import alike, as_key, in_blocks
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
 from twolayer.core.memory_limit import available_memory, in_words
+from twolayer.core.program_cache import QuickProgram
 from twolayer.core.random import replica_key
 from twolayer.description import AbstractDescription, Plan
 from twolayer.problem import BlockFrame, Overlaps, Problem
@@ -422,7 +423,7 @@ def _drawn(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:
     return _draw(*_drawable(problem), keys, None if problem.is_isotropic else problem.frame)
 
 
-@eqx.filter_jit
+@QuickProgram
 def _draw(problem: Problem, d: Any, keys: Key[Array, " replicas"], frame: BlockFrame | None) -> Overlaps:
     return problem.draw_many(keys, d, frame)
 

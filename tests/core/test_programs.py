@@ -7,6 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from twolayer.core import program_cache
@@ -247,3 +250,31 @@ def test_an_option_that_this_compiler_does_not_know_is_left_out():
     level = ("xla_backend_optimization_level", 0)
     assert program_cache._known((level, ("xla_option_of_another_version", True))) == dict([level])
     assert program_cache._known((("xla_option_of_another_version", True),)) == {}
+
+
+def test_quick_programs_compute_the_same_alone_and_within_others():
+    """With options of its own at the top; inlined where a function with or without traced arguments calls it."""
+
+    @program_cache.QuickProgram
+    def power(x, n: int):
+        """Its words."""
+        return jnp.sum(jnp.sin(x) ** n)
+
+    x = jnp.linspace(0.0, 1.0, 7)
+    wanted = np.sum(np.sin(np.asarray(x)) ** 3)
+    assert power.__doc__ == "Its words."
+    for value in (
+        power(x, 3),
+        power(x, 3),
+        jax.jit(lambda y: power(y, 3))(x),
+        jax.jit(lambda y: power(x, 3) + 0 * y)(1.0),
+    ):
+        assert float(value) == pytest.approx(wanted, rel=1e-6)  # single precision is enough to tell them apart
+    assert float(jax.grad(lambda y: power(y, 1))(x)[0]) == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="of the function"):
+        program_cache.QuickProgram(_refusing)(x)
+    assert "sine" in power.lower(x, 3).as_text()
+
+
+def _refusing(x):
+    raise ValueError("of the function")

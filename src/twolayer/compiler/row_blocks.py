@@ -8,7 +8,6 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from jaxtyping import PyTree
 
 from twolayer.compiler.loops import on_all_cores
 from twolayer.core.precision import double
+from twolayer.core.program_cache import QuickProgram
 
 # Rows of a block on a CPU and on a GPU, and blocks of one call.
 WIDTH, GPU_WIDTH = 32, 1024
@@ -66,7 +66,7 @@ def in_blocks(function: Callable[..., PyTree], common: PyTree, rows: PyTree, blo
     return jax.tree.map(lambda *parts: np.concatenate(parts), *results)
 
 
-@eqx.filter_jit
+@QuickProgram
 def _some_blocks(function: Callable[..., Any], common: PyTree, rows: PyTree, number: Any) -> Any:
     def of_block(n: Any) -> Any:
         return jax.vmap(partial(function, common))(jax.tree.map(lambda x: x[n], rows))

@@ -15,6 +15,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory_limit import check_size
 from twolayer.core.plain_methods import plain
+from twolayer.core.program_cache import QuickProgram
 from twolayer.core.same import Same
 from twolayer.expectation.all_fields import PREDICTIONS, ProductRule, SplitNets
 from twolayer.expectation.closed.bumps import Bumps
@@ -303,19 +304,19 @@ def estimate(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple
     return _combined(chosen, tuple(_parts(variant, problem, overlaps, wanted) for variant in chosen.variants()))
 
 
-@eqx.filter_jit  # one small program instead of one for each operation on each shape
+@QuickProgram  # one small program instead of one for each operation on each shape
 def _combined(chosen: Chosen, results: tuple[PyTree, ...]) -> Estimate:
     return chosen.combine(results)
 
 
-@eqx.filter_jit
+@QuickProgram
 def _parts(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
     return chosen.parts(problem, overlaps, wanted)
 
 
 def operations(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> float:
     """Operations of one evaluation of the moments by one variant, as the compiler counts them: a loop counts once."""
-    counts = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).lowered.cost_analysis() or {}
+    counts = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).cost_analysis() or {}
     return counts.get("flops", 0.0) + TRANSCENDENTAL * counts.get("transcendentals", 0.0)
 
 
@@ -324,7 +325,7 @@ def temporary_bytes(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted
 
     The program is that of `estimate`; nothing is compiled after it.
     """
-    compiled = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).lowered.compile()
+    compiled = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).compile()
     layout = compiled.memory_analysis()
     return 0.0 if layout is None else float(layout.temp_size_in_bytes + layout.output_size_in_bytes)
 
@@ -403,7 +404,7 @@ def _power_of_two(number: int) -> int:
     return 1 << (number - 1).bit_length()
 
 
-@eqx.filter_jit
+@QuickProgram
 def _risks_of(
     variant: Chosen, problem: Problem, P: Array | np.ndarray, rows: tuple[Array | np.ndarray, ...], batches: Any
 ) -> Float[Array, "room size"]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.program_cache import compiled_for
+from twolayer.core.program_cache import QuickProgram, compiled_for
 from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
 from twolayer.problem import Overlaps, Problem
@@ -242,7 +242,7 @@ def _along(table: _Table, times: np.ndarray, first: Array, rtol: float) -> tuple
     return table.limit, C[at_times], shift[at_times]
 
 
-@eqx.filter_jit
+@QuickProgram
 def _solution(engine: Chosen, system: _System, start: Array, times: Any, rtol: Any) -> Array:
     def field(t: Any, x: Array, args: Any) -> Array:
         return system.drift(engine, x)

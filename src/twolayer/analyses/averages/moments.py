@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.precision import double
+from twolayer.core.program_cache import QuickProgram
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
 from twolayer.data.provenance import Question, provenance
@@ -201,7 +201,7 @@ def _named(parts: dict[str, Array], p: int) -> dict[str, Array]:
     return {name: value for name, value in parts.items() if name != "v"} | split
 
 
-@eqx.filter_jit
+@QuickProgram
 def _at_points(chosen: Chosen, problem: Problem, points: Overlaps, wanted: tuple[str, ...]) -> Estimate:
     def at(row: tuple[Array, Array, Array]) -> Estimate:
         return estimate(chosen, problem, Overlaps(row[0], row[1], points.P, row[2]), wanted)

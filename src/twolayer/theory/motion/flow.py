@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.estimate import Estimate
+from twolayer.core.program_cache import QuickProgram
 from twolayer.core.types import Numbers
 from twolayer.description import Plan, Record, Status
 from twolayer.theory.motion.error_bounds import carried, largest
@@ -168,7 +169,7 @@ def _over_starts(flow: AbstractFlow, one: Callable[..., Any], *rows: Any) -> Any
     return jax.vmap(one)(*rows) if flow.is_together(number) else jax.lax.map(lambda row: one(*row), rows)
 
 
-@eqx.filter_jit
+@QuickProgram
 def trajectories(
     flow: AbstractFlow,
     starts: PyTree,
@@ -203,7 +204,7 @@ def saved_along(
     return saved, solution.is_finished, solution.has_stopped
 
 
-@eqx.filter_jit
+@QuickProgram
 def passages(
     flow: AbstractFlow,
     starts: PyTree,
