@@ -204,7 +204,6 @@ def test_unknown_paths_are_refused(counted, path, part):
     "arguments",
     [
         {"verb": "evolv"},
-        {"verb": "learn", "ask": tl.Ask()},
         {"verb": "exit_time", "until": 3.0, "seeds": 3},
         {"descriptions": ["SaadSolla", "OverlapSGD"], "verb": "evolve"},
         {"workers": 2, "scheduler": "tcp://127.0.0.1:1"},
