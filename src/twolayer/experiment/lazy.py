@@ -30,7 +30,7 @@ import numpy as np
 from twolayer.analyses import LazySpec, NTKAsk
 from twolayer.core.errors import InvalidInput, shown
 from twolayer.core.memory_limit import check_size
-from twolayer.core.types import NumbersLike, PathLike
+from twolayer.core.types import PathLike, Unchecked
 from twolayer.data import load_samples
 from twolayer.data.array_files import BYTES_OF_A_NUMBER
 from twolayer.data.samples import SamplesLike
@@ -50,11 +50,11 @@ SAMPLES, TEST_SAMPLES = 1000, 1000
 
 def load_data(
     source: SamplesLike = SPHERE,
-    n: NumbersLike | None = None,
-    d: NumbersLike = 20,
-    classes: NumbersLike | None = None,
-    random_labels: NumbersLike = 0.0,
-    test: NumbersLike | None = None,
+    n: Unchecked[int | None] = None,
+    d: Unchecked[int] = 20,
+    classes: Unchecked[int | Sequence[int] | None] = None,
+    random_labels: Unchecked[float] = 0.0,
+    test: Unchecked[int | None] = None,
     seed: int = 0,
     data_dir: PathLike | None = None,
     download: bool = False,
