@@ -47,6 +47,7 @@ TWICE = {
         "optimised-schedule": "test_the_page_on_schedules_fails_with_a_noise_twice_as_large",
         "plateau-lengths": "test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth",
         "risk-exponents": "test_the_page_on_exponents_fails_with_a_noise_twice_as_large",
+        "emergence": "test_the_page_on_emergence_fails_with_a_target_twice_as_strong",
     },
 }
 

@@ -1,5 +1,6 @@
 """The pages beyond the papers are made at their small size, and their claims hold; a broken one fails."""
 
+import equinox as eqx
 import pytest
 
 import twolayer as tl
@@ -37,6 +38,18 @@ def test_the_page_on_plateaus_fails_with_a_growth_rate_wrong_by_a_thousandth(tmp
 def test_the_page_on_exponents_fails_with_a_noise_twice_as_large(tmp_path, monkeypatch):
     double_the_rate(monkeypatch, tl.SaadSolla)
     assert not make(find_page("risk-exponents"), tmp_path / "page", PageOptions()).holds
+
+
+@pytest.mark.long
+def test_the_page_on_emergence_fails_with_a_target_twice_as_strong(tmp_path, monkeypatch):
+    """In the theory alone: directions emerge in half of the time."""
+    run = tl.SaadSolla.run
+
+    def wrong(self, problem, training, plan):
+        return run(self, eqx.tree_at(lambda p: p.target.second_layer, problem, replace_fn=twice), training, plan)
+
+    monkeypatch.setattr(tl.SaadSolla, "run", wrong)
+    assert not make(find_page("emergence"), tmp_path / "page", PageOptions()).holds
 
 
 @pytest.mark.long
