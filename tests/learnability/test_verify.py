@@ -7,10 +7,9 @@ import pytest
 
 import twolayer as tl
 from twolayer import plots
-from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope
+from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope, check
 from twolayer.analyses.learnable.learn import Asked, answer
 from twolayer.analyses.learnable.learn_result import Learned, to_dataset
-from twolayer.analyses.learnable.verification import check
 
 
 @pytest.mark.long

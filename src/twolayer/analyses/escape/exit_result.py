@@ -10,7 +10,7 @@ from twolayer.analyses.quantity import Prediction
 from twolayer.core.text import Text
 from twolayer.data.deviation import Finding, judge_number
 from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
-from twolayer.data.summary import explained, finite, native
+from twolayer.data.summary import finite, native, verdict_lines
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,9 +75,8 @@ def summary(result: "xr.Dataset") -> Text:
         remarks.append(
             "Model: how far the mean of runs may be from the estimate, which leaves out higher orders in 1/d."
         )
-    verdict = [f"Verdict: {explained(attributes['outcome'])}.", attributes["verdict"]]
     notes = attributes["notes"].splitlines()
-    return Text("\n".join([*lines, "", *remarks, *notes, *verdict]))
+    return Text("\n".join([*lines, "", *remarks, *notes, *verdict_lines(attributes)]))
 
 
 EXIT_TIME = add_kind(
@@ -110,7 +109,9 @@ EXIT_TIME = add_kind(
 # ------------------------------------------------------------------------------------------------ to a dataset
 
 
-def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[str, Any]) -> "xr.Dataset":
+def labelled(
+    predictions: Predictions, sample: Sample | None, finding: Finding, attributes: dict[str, Any]
+) -> "xr.Dataset":
     """The dataset of an exit time, with its verdict: what does not exist is not in it."""
     values: dict[str, Any] = {name: np.asarray(value, dtype=float) for name, value in predictions.rates.items()}
     coordinates: dict[str, Any] = {}
@@ -132,7 +133,6 @@ def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[s
         values |= _measured_values(sample)
         if sample.is_censored:
             notes.append(sample.censoring)
-    finding = judge(predictions.estimates, sample)
     return label(EXIT_TIME, values, coordinates, attributes | finding.attributes | {"notes": "\n".join(notes)})
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from twolayer.analyses.learnable.checks import check
 from twolayer.analyses.learnable.learn_result import Learned, to_dataset
-from twolayer.analyses.learnable.verification import check
 from twolayer.ask import Ask, reads_ask
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
