@@ -301,8 +301,8 @@ def make_plans(
     checked: set[tuple[int, int, int]] = set()
     points = [_save_points(*cell, in_steps, checked) for cell in zip(problems, trainings, asks, strict=True)]
     which = [(ask.seed, ask.replicas, first) for ask, first in zip(asks, firsts or [0] * len(asks), strict=True)]
-    distinct = {each: _replica_keys(*each) for each in dict.fromkeys(which)}
-    keys = [distinct[each] for each in which]
+    distinct = {pair: _replica_keys(*pair) for pair in dict.fromkeys(which)}
+    keys = [distinct[pair] for pair in which]
     starts = _starts(problems, keys)
     return [
         _plan(training, ask, *points[place], keys[place], starts[place])

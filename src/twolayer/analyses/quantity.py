@@ -36,14 +36,14 @@ class AbstractQuantity(abc.ABC, Generic[Predicted, Measured]):
 
     @abc.abstractmethod
     def predict(self, problem: Problem, training: Training) -> Predicted:
-        """What theories say; a theory that does not apply is left out."""
+        """Return what theories say of the quantity; a theory that does not apply is left out."""
 
     @abc.abstractmethod
     def measure(self, problem: Problem, training: Training) -> Measured:
-        """What runs give."""
+        """Return what runs give for the quantity."""
 
     def judge(self, predicted: Predicted, measured: Measured) -> Finding:
-        """The verdict on the prediction, in the words of `compare`.
+        """Judge the prediction by the measurement, in the words of `compare`.
 
         Here it is that on a `Prediction` of one number, by the mean of an array with one number for each run; a
         quantity whose methods return anything else has a ``judge`` of its own.
@@ -60,5 +60,5 @@ class AbstractQuantity(abc.ABC, Generic[Predicted, Measured]):
         return judge_number(name, predicted.value, predicted.error, mean, standard_error, runs, finite_d)
 
     def verify(self, problem: Problem, training: Training) -> Finding:
-        """Predict, measure and judge."""
+        """Predict the quantity, measure it, and judge the prediction by the measurement."""
         return self.judge(self.predict(problem, training), self.measure(problem, training))

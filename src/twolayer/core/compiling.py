@@ -87,7 +87,7 @@ def of_native() -> Iterator[None]:
 
 @contextlib.contextmanager
 def usual(key: str) -> Iterator[Callable[[], float]]:
-    """Know for the time of a block how long the programs of such work took to compile, and remember how long it was.
+    """For the time of a block, recall how long such programs took to compile before, and record how long it takes.
 
     Yields a function that returns the seconds of compiling since the block began.
     """

@@ -53,17 +53,17 @@ def program(asked: RunSpec, spec: Tables) -> Tables:
     structure = _structure(asked, spec)
     replicas = asked.ask.replicas if asked.ask.replicas <= RUNS else 1
     with double():
-        made = live_program(problem, training, replicas=replicas, seed=asked.ask.seed, like=_programs.get(structure))
+        live = live_program(problem, training, replicas=replicas, seed=asked.ask.seed, like=_programs.get(structure))
         times = asked.ask.times()
-    _programs[structure] = made
+    _programs[structure] = live
     _programs.move_to_end(structure)
     while len(_programs) > KEPT:
         _programs.popitem(last=False)
     return {
-        "manifest": made.manifest,
-        "packed": made.packed,
+        "manifest": live.manifest,
+        "packed": live.packed,
         "times": plain(times),
         "replicas": asked.ask.replicas,
         "P": plain(np.asarray(problem.P)),
-        "engine": (made.manifest["theory"] or {}).get("engine", ""),
+        "engine": (live.manifest["theory"] or {}).get("engine", ""),
     }

@@ -44,7 +44,7 @@ DIVERGED = 1e3
 
 @dataclass(frozen=True)
 class Trained:
-    r"""What became of one network.
+    r"""The training of one network.
 
     Norms of the residual :math:`\|y - u(k)\|` at steps 0, 1, ..., outputs at the end, on the training and on other
     inputs; the share of the signs :math:`\mathbb 1\{w_r \cdot x_i \ge 0\}` that are not what they were at the start;

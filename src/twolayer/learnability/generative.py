@@ -65,7 +65,7 @@ def _kinks(formula: Formula | None) -> tuple[float, ...]:
 
 
 def takes_two_values(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
-    """Whether the label has only two values, so that every function of it is affine."""
+    """Whether the label has only two values, so that every function of the label is affine."""
     z = np.random.default_rng(1).standard_normal((4096, k))
     values = evaluate(z)
     return bool(np.all(np.minimum(np.abs(values - values.min()), np.abs(values - values.max())) < 1e-12))

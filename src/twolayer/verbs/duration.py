@@ -161,8 +161,8 @@ def foreseen(
     ends = "to an order of magnitude and without compiling; `explain` says what each description takes."
     if len(parts) == 1:
         return (f"{parts[0][0]} takes about {in_words(parts[0][1])} here, {ends}",)
-    each = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
-    return (f"This takes about {in_words(sum(time for _, time in parts))} here ({each}), {ends}",)
+    parts_in_words = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
+    return (f"This takes about {in_words(sum(time for _, time in parts))} here ({parts_in_words}), {ends}",)
 
 
 def remember_run(

@@ -122,7 +122,7 @@ class Explanation(NamedTuple):
         return tuple(dict.fromkeys([*of_rows, *(row.caution for row in self.moments if row.caution)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Convert the explanation to plain data, for JSON."""
         return {
             "clock": self.clock,
             "notes": list(self.notes),
@@ -132,7 +132,7 @@ class Explanation(NamedTuple):
         }
 
     def to_dataset(self) -> "xr.Dataset":
-        """The same as a labelled dataset, which is what `twolayer.save` writes and `twolayer.load` gives back."""
+        """Convert the explanation to a labelled dataset, which `twolayer.save` writes and `twolayer.load` returns."""
         types = {"applies": bool, "fields": int, "error": float, "seconds": float, "memory": float}
 
         def column(name: str, dimension: str) -> np.ndarray:
@@ -204,7 +204,7 @@ def explain(
     descriptions: Sequence[AbstractDescription | str] = (),
     **fields: Unpack[AskFields],
 ) -> Explanation:
-    """Say which descriptions apply to the problem and training, what each takes, and who computes the averages.
+    """Say which descriptions apply to a problem and a training, what each takes, and which engines compute averages.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def _phase_answer(description: AbstractDescription, problem: Problem, phase: SGD
 
 
 def require(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
-    """Whether a description covers the training, every phase of it; or why not, as an error."""
+    """Raise `NotApplicable` with the reason if a description does not cover every phase of the training."""
     applies = answer(description, problem, training)
     if not applies.ok:
         raise NotApplicable(f"`{type(description).__name__}` does not apply: {applies.statement}")

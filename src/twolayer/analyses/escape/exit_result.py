@@ -200,7 +200,7 @@ def sample_of(result: "xr.Dataset", name: str = "measured") -> Sample | None:
 
 
 def plain(result: "xr.Dataset") -> dict[str, Any]:
-    """Plain data for JSON; numbers that do not exist are None.
+    """Convert a result of `exit_time` to plain data for JSON; numbers that do not exist are None.
 
     ``measured.mean`` is None where some runs have not exited; their times are then described by the median, the
     restricted mean and the share that exited, which stand beside it.

@@ -206,7 +206,7 @@ def checked(
     progress: Progress | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> ExitTime:
-    """What `exit_time` is asked by its arguments; refuses what it refuses, before anything is computed."""
+    """Check the arguments of `exit_time`, before anything is computed, and return them as a quantity."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     check = instance("description", AbstractDescription, "a description such as OverlapSGD()")

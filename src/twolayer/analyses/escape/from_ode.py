@@ -39,7 +39,7 @@ class FromODE(AbstractPredictor):
     """The ODE of any problem, or the reason why there is none."""
 
     def applies(self, problem: Problem, training: Training) -> bool:
-        """Whether it is about this problem: it is, if only to say that there is no ODE."""
+        """Always true: where there is no ODE, the prediction says so."""
         return True
 
     def predict(self, problem: Problem, training: Training, asked: AskedExit) -> Predictions:

@@ -146,7 +146,7 @@ def rank_correlation(result: "xr.Dataset") -> float | None:
 
 
 def to_dict(result: "xr.Dataset") -> dict[str, Any]:
-    """Plain data for JSON; numbers that do not exist are None. Of several networks it holds the means."""
+    """Convert a result of `ntk` to plain data for JSON: means over networks, None for numbers that do not exist."""
     check_kind(result, KIND, "ntk")
     attributes = result.attrs
     mean = result.mean("replica", keep_attrs=True) if "replica" in result.dims else result

@@ -82,7 +82,7 @@ class Residuals(AbstractQuantity[LazyPrediction, list[list[Trained]]]):
     progress: Progress = nobody
 
     def predict(self, problem: Problem, training: Training | AbstractLayers) -> LazyPrediction:
-        """By the spectrum of the Gram matrix, that of infinitely wide networks."""
+        """Predict the residuals of infinitely wide networks from the spectrum of the Gram matrix."""
         asked, tell = self.asked, self.progress
         setting = read_setting(problem, as_lazy_training(training))
         replicas = int(setting.has_network) if asked.replicas is None else asked.replicas
@@ -115,7 +115,7 @@ class Residuals(AbstractQuantity[LazyPrediction, list[list[Trained]]]):
     def measure(
         self, problem: Problem, training: Training | AbstractLayers, predicted: LazyPrediction | None = None
     ) -> list[list[Trained]]:
-        """The networks of finite width, for each set of labels; those of the given labels also at the test inputs."""
+        """Train networks of finite width on each set of labels; those of the given labels are tested as well."""
         predicted = self.predict(problem, training) if predicted is None else predicted
         networks, data = predicted.networks, predicted.data
         has_all_eigenvalues = isinstance(predicted.spectrum, Spectrum)
@@ -131,7 +131,7 @@ class Residuals(AbstractQuantity[LazyPrediction, list[list[Trained]]]):
         ]
 
     def judge(self, predicted: LazyPrediction, measured: list[list[Trained]]) -> Finding:
-        """The mean over the networks against the prediction, at all steps and for all labels."""
+        """Compare the mean over networks with the prediction, at all steps and for all labels."""
         curves, n = predicted.curves, predicted.spectrum.n
         measures = [np.nan if curve.complexity is None else curve.complexity.value for curve in curves]
         return judge_networks(
@@ -156,7 +156,7 @@ def ntk(
     client: "Client | None" = None,
     **fields: Unpack[NTKFields],
 ) -> "xr.Dataset":
-    r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
+    r"""Predict lazy training on a data set by its kernel, and train networks beside: spectrum, losses, measure, bounds.
 
     Parameters
     ----------

@@ -40,11 +40,11 @@ class Checks:
 
     @property
     def verdict(self) -> str:
-        """The verdicts in sentences."""
+        """The verdicts of all checks, in sentences."""
         return " ".join(item.finding.sentence for item in self.checks.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert all checks and their verdict to plain data, for JSON."""
         every = {name: getattr(self, name) for name in ("giant_steps", "reused_batch", "slope")}
         plain = {name: None if item is None else item.to_dict() for name, item in every.items()}
         verdict = {"agrees": self.agrees, "outcome": self.outcome, "verdict": self.verdict}

@@ -30,7 +30,7 @@ FOUND, ABSENT = 1e-3, 1e-6
 
 @dataclass(frozen=True)
 class GiantSteps:
-    """What giant steps found, step by step; every array has the axes step and direction."""
+    """The cosines after giant steps beside their prediction; every array has the axes step and direction."""
 
     description: str
     student: str
@@ -56,12 +56,12 @@ class GiantSteps:
 
     @property
     def agrees(self) -> bool:
-        """Whether all of them are."""
+        """Whether all cosines are as predicted."""
         return self.share == 1.0
 
     @property
     def finding(self) -> Finding:
-        """The verdict."""
+        """The verdict on the order of directions."""
         outcome = "agrees" if self.agrees else "differs" if np.all(np.isfinite(self.cosines)) else "undecided"
         heads = {
             "agrees": f"The order of directions agrees with {self.description}",
@@ -77,7 +77,7 @@ class GiantSteps:
         return Finding("order of directions", self.description, outcome, sentence, 0.0, "", np.inf)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert the steps and their verdict to plain data, for JSON."""
         own = {name: getattr(self, name) for name in ("description", "student", "predicted", "directions", "cosines")}
         return for_json(own | {"agrees": self.agrees}) | self.finding.attributes
 
@@ -150,7 +150,7 @@ class DirectionOrder(AbstractQuantity[Expected, Cosines]):
         return Expected(~absent, present, absent)
 
     def measure(self, problem: Problem, training: Training) -> Cosines:
-        """The cosines of the neurons after the same steps."""
+        """Run the steps, and return the largest cosine of a neuron with each direction after each of them."""
         times = self.steps * float(training.clock(problem).time_per_step)
         place = None if self.checkpoint is None else self.checkpoint.part(f"{self.name.replace(' ', '_')}.npz")
         run = evolve(
@@ -172,7 +172,7 @@ class DirectionOrder(AbstractQuantity[Expected, Cosines]):
         return Cosines(np.array(cosines), float(np.nan_to_num(np.max(run.overlap_error.values))))
 
     def judge(self, predicted: Expected, measured: Cosines) -> Finding:
-        """Whether all cosines are there, or are not, as predicted."""
+        """Judge whether all directions are there, or are not, as predicted."""
         return self.beside(predicted, measured).finding
 
     def beside(self, predicted: Expected, measured: Cosines) -> GiantSteps:

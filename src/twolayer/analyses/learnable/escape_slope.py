@@ -78,7 +78,7 @@ class Slope:
         return judge_number("The slope of the escape", self.predicted, 0.0, *measured, AGREES * abs(self.predicted))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Convert the slope and its verdict to plain data, for JSON."""
         own = {{"dimensions": "d", "errors": "stderr"}.get(name, name): value for name, value in vars(self).items()}
         return for_json(own | {"agrees": self.agrees}) | self.finding.attributes
 
@@ -117,7 +117,7 @@ class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
     checkpoint: Checkpoint | None = None
 
     def predict(self, problem: Problem, training: Training) -> Prediction:
-        """By the linearised ODE for leap 2, by the power of d otherwise; finite d may change a tenth of it."""
+        """Predict the slope by the linearised ODE for leap 2, by the power of d otherwise; finite d may add 10%."""
         value = float(max(1, self.leap - 1))
         if self.leap == 2:
             scale = _scale(problem, training)
@@ -126,7 +126,7 @@ class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
         return Prediction(value, 0.0, AGREES * abs(value))
 
     def measure(self, problem: Problem, training: Training) -> Escapes:
-        """By `OverlapSGD`, until the first overlap has reached its threshold."""
+        """Run `OverlapSGD` in all dimensions until the first overlap has reached its threshold, and fit the slope."""
         scale = _scale(problem, training)
         steps, errors = np.empty(len(self.runs)), np.empty(len(self.runs))
         for place, (d, replicas) in enumerate(self.runs):
@@ -150,7 +150,7 @@ class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
         return Escapes(steps, errors, *self._fit(steps, errors, self.predict(problem, training).value))
 
     def judge(self, predicted: Prediction, measured: Escapes) -> Finding:
-        """A deviation of at most 10% counts as an effect of finite d, where corrections are that large."""
+        """Judge the slope; a deviation of at most 10% counts as an effect of finite d."""
         return self.beside(predicted, measured).finding
 
     def beside(self, predicted: Prediction, measured: Escapes) -> Slope:

@@ -73,7 +73,7 @@ def learn(
     progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.Dataset":
-    r"""What first-order methods find of a target, before any run: exponents, staircase, and what every protocol takes.
+    r"""Say what first-order methods find of a target, before any run: exponents, order of directions, steps, samples.
 
     The information exponent is the order of the first Hermite tensor :math:`C_r = E[\nabla^r f]` that is not zero. The
     subspace iteration gives the order in which directions are found: given those known, the lowest order r of
@@ -177,7 +177,7 @@ def _analysis(asked: Asked) -> Learnability:
 
 
 def of_analysis(analysis: Learnability) -> "xr.Dataset":
-    """The dataset of an analysis alone."""
+    """Convert an analysis to the dataset that `learn` returns, without a time scale and without checks."""
     student = None if analysis.seen is None else analysis.seen.student
     asked = Asked(analysis.target, student, P=analysis.root @ analysis.root.T)
     return to_dataset(Learned(analysis, None, None, None), asked.question, asked.seed)

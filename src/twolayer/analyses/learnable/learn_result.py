@@ -32,7 +32,7 @@ class Learned:
     checks: Checks | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Convert analysis, time scale and checks to plain data, for JSON."""
         verdict = {} if self.checks is None else {"outcome": self.checks.outcome, "verdict": self.checks.verdict}
         return (
             self.analysis.to_dict()

@@ -242,7 +242,7 @@ class Escape:
 
 
 def student_of(problem: Problem, training: SGD) -> QuadraticStudent | None:
-    """The student of a problem that these formulas are about, or None if they are about something else."""
+    """The student of a phase-retrieval problem in the form of these formulas; None if they do not apply."""
     is_plain = applies_to_problem(problem).ok and applies_to_plain(problem, training).ok and training.trains_first
     if not is_plain:
         return None
