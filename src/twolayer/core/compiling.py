@@ -61,7 +61,7 @@ _state = _State()
 
 
 @lru_cache(maxsize=1)
-def listen() -> None:
+def listen_to_jax() -> None:
     """Hear from now on what JAX tells of the programs of this process."""
     import jax
 
@@ -91,7 +91,7 @@ def usual(key: str) -> Iterator[Callable[[], float]]:
 
     Yields a function that returns the seconds of compiling since the block began.
     """
-    listen()
+    listen_to_jax()
     known = recall(TOPIC, key)
     with _state.lock:
         _state.is_compiling = False  # a program that was lowered only is not compiled

@@ -68,7 +68,7 @@ def finite(value: SupportsFloat | None) -> float | None:
     return float(value) if value is not None and np.isfinite(float(value)) else None
 
 
-def native(value: object) -> object:
+def as_python(value: object) -> object:
     """An attribute that was read from a file as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
 

@@ -184,7 +184,7 @@ def program(spec: Tables, options: Tables, tell: Tell) -> Tables:
 
     asked = read(spec)
     tell("begun")
-    return _finite(browser.program(asked, spec))
+    return _finite(browser.browser_program(asked, spec))
 
 
 def _one_method(asked: RunSpec) -> SGD:
@@ -398,15 +398,15 @@ def download(spec: Tables, options: Tables, tell: Tell) -> Tables:
     if figure not in downloads.FIGURES:
         raise InvalidInput(f"`options.figure` must be one of {', '.join(downloads.FIGURES)}, but is {shown(figure)}.")
     if form == "toml":
-        return downloads.packed(asked, downloads.toml(spec))
+        return downloads.zipped(asked, downloads.toml(spec))
     if form == "netcdf":
-        return downloads.packed(asked, downloads.netcdf(compared(asked, tell)))
+        return downloads.zipped(asked, downloads.netcdf(compared(asked, tell)))
     seen = _seen(options)
     pins = _pins(options.get("pins") or []) if figure == "risk" else []
     if form == "script":
         asked = dataclasses.replace(asked, ask=_followed(asked.ask))
-        return downloads.packed(asked, downloads.script(asked, spec, figure, seen, pins))
-    return downloads.packed(asked, downloads.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
+        return downloads.zipped(asked, downloads.script(asked, spec, figure, seen, pins))
+    return downloads.zipped(asked, downloads.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
 
 
 def _seen(options: Tables) -> Tables:

@@ -8,7 +8,7 @@ import numpy as np
 from twolayer.ask import RunSpec
 from twolayer.core.errors import InvalidInput
 from twolayer.core.precision import double
-from twolayer.explore.curves import plain
+from twolayer.explore.curves import as_lists
 from twolayer.explore.messages import Tables
 from twolayer.live import LiveProgram, live_program
 from twolayer.problem import Flips
@@ -42,7 +42,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def program(asked: RunSpec, spec: Tables) -> Tables:
+def browser_program(asked: RunSpec, spec: Tables) -> Tables:
     """The program of a specification with the starts of its runs, and what else its curves hold.
 
     Raises `NotApplicable` with the reason where a browser cannot follow the training.
@@ -62,8 +62,8 @@ def program(asked: RunSpec, spec: Tables) -> Tables:
     return {
         "manifest": live.manifest,
         "packed": live.packed,
-        "times": plain(times),
+        "times": as_lists(times),
         "replicas": asked.ask.replicas,
-        "P": plain(np.asarray(problem.P)),
+        "P": as_lists(np.asarray(problem.P)),
         "engine": (live.manifest["theory"] or {}).get("engine", ""),
     }

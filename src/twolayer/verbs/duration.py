@@ -31,7 +31,7 @@ from twolayer.theory.reuse.frame import gradients_per_step
 from twolayer.theory.sde import PROBES, TOLERANCE
 from twolayer.training import SGD, RidgeRegression
 from twolayer.verbs.cautions import LONG, in_words
-from twolayer.verbs.phases import answer
+from twolayer.verbs.phases import applies_throughout
 
 # Seconds of one operation on a number, and of one program of XLA on small arrays with all its parts, on a core that
 # draws a normal number by NumPy in the third.
@@ -236,7 +236,7 @@ def sizes(
     phases = (training,) if isinstance(training, SGD) else training.trainings
     switches = () if isinstance(training, SGD) else training.switches
     ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
-    exactness = answer(description, problem, training).exactness
+    exactness = applies_throughout(description, problem, training).exactness
     replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
     return [
         Size(problem, phase, last - first, len(ask.times()), replicas, averages)

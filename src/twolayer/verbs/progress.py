@@ -72,7 +72,7 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
     elif progress is False or _is_told.get() or not (_in_notebook() or sys.stderr.isatty()):
         tell = nobody
     else:
-        compiling.listen()
+        compiling.listen_to_jax()
         tell = bar = _NotebookBar(name, after) if _in_notebook() else _TerminalBar(name, after)
     token = _is_told.set(True)
     try:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.escape.exit_result import KIND, judge, labelled
+from twolayer.analyses.escape.exit_result import KIND, judge_exit, label_exit
 from twolayer.analyses.escape.exit_starts import CRITERIA, Starts, draw_starts
 from twolayer.analyses.escape.exit_theories import PATIENCE, AbstractPredictor, AskedExit, Predictions
 from twolayer.analyses.escape.from_ode import FromODE
 from twolayer.analyses.escape.from_plateau import FromPlateau
 from twolayer.analyses.escape.from_saddle import FromSaddle
-from twolayer.analyses.escape.measurement import measure
+from twolayer.analyses.escape.measurement import measured_times
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.ask import Ask, Training, reads_ask
@@ -74,11 +74,13 @@ class ExitTime(AbstractQuantity[Predictions, Sample | None]):
         usual = float(np.mean(exited)) if exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if self.until is None else self.until
         first = drawn.first(self.replicas)
-        return measure(problem, training, self.description, first, usual, longest, self.progress, self.checkpoint)
+        return measured_times(
+            problem, training, self.description, first, usual, longest, self.progress, self.checkpoint
+        )
 
     def judge(self, predicted: Predictions, measured: Sample | None) -> Finding:
         """The best prediction at this d against the mean of the runs; undecided without runs."""
-        return judge(predicted.estimates, measured)
+        return judge_exit(predicted.estimates, measured)
 
 
 def predictor_of(problem: Problem, training: Training) -> AbstractPredictor:
@@ -181,7 +183,7 @@ def exit_time(
         drawn = quantity.draw(problem, training)
         predictions = quantity.predict(problem, training, drawn)
         attributes = _attributes(problem, training, quantity, drawn.criterion)
-        result = labelled(predictions, None, quantity.judge(predictions, None), attributes)
+        result = label_exit(predictions, None, quantity.judge(predictions, None), attributes)
         if not quantity.replicas:
             return result
         interrupts.offer(lambda: result)
@@ -190,7 +192,7 @@ def exit_time(
         except KeyboardInterrupt:
             raise Interrupted(result) from None
         attributes["measured_by"] = type(quantity.description).__name__
-        return labelled(predictions, sample, quantity.judge(predictions, sample), attributes)
+        return label_exit(predictions, sample, quantity.judge(predictions, sample), attributes)
 
 
 def checked(

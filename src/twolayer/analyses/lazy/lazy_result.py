@@ -13,7 +13,7 @@ from twolayer.core.text import Text, table
 from twolayer.data.deviation import Finding
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import Schema, Variable, add_kind, check_kind, label
-from twolayer.data.summary import finite, native, verdict_lines
+from twolayer.data.summary import as_python, finite, verdict_lines
 from twolayer.kernel import FreeSpectrum, Trained
 
 if TYPE_CHECKING:
@@ -159,7 +159,10 @@ def to_dict(result: "xr.Dataset") -> dict[str, Any]:
     is_free = "eigenvalue_counts" in result
     given = result.sel({LABELS: "given"})
     return {
-        **{name: native(attributes[name]) for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")},
+        **{
+            name: as_python(attributes[name])
+            for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")
+        },
         **{name: value(name) for name in ("lambda_min", "lambda_min_error", "lambda_max", "lambda_max_error")},
         "complexity": finite(given.complexity),
         "complexity_error": finite(given.complexity_error),
@@ -200,7 +203,7 @@ def _curve(curve: "xr.Dataset") -> dict[str, Any]:
         "predicted_error": curve.predicted_error.values[::thin].tolist(),
         "trained": curve.trained_residual.mean("replica").values[::thin].tolist() if has_network else None,
         **{name: float(curve[name].mean()) if has_network else None for name in ("deviation", "flip_share")},
-        **{name: native(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")},
+        **{name: as_python(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")},
         "projections": curve.projections.values.tolist() if has_modes else None,
         "measure": {name: x.values[np.isfinite(x.values)].tolist() for name, x in rule.items()} or None,
     }

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from twolayer.analyses.lazy.former import takes_samples
 from twolayer.analyses.lazy.lazy_ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.lazy_result import label_result
-from twolayer.analyses.lazy.networks import HeldOut, Networks, are_signs, distance, kernel_outputs, sweep
+from twolayer.analyses.lazy.networks import HeldOut, Networks, along_shares, are_signs, distance, kernel_outputs
 from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
 from twolayer.analyses.lazy.theorem_conditions import theorem_values
 from twolayer.analyses.lazy.verdict import judge_networks
@@ -309,5 +309,5 @@ def _tested(
         errors = np.stack([data.test.errors(np.asarray(run.other_outputs)) for run in trained], axis=1)
         values["network_test_error"], values["network_test_deviation"] = errors
     if mixed:
-        values |= sweep(networks, data.test, tuple(asked.shares), mixed, data.y, outputs[:, 1:], spectrum, tell)
+        values |= along_shares(networks, data.test, tuple(asked.shares), mixed, data.y, outputs[:, 1:], spectrum, tell)
     return values

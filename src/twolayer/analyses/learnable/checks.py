@@ -55,7 +55,7 @@ class Checks:
         return "\n\n".join([*map(str, self.checks.values()), *self.notes, verdict])
 
 
-def check(
+def run_checks(
     analysis: Learnability,
     seed: int = 0,
     tell: Progress = nobody,

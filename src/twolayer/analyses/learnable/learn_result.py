@@ -142,7 +142,7 @@ LEARNABILITY = add_kind(
 )
 
 
-def to_dataset(learned: Learned, specification: Specification, seed: int) -> "xr.Dataset":
+def label_learned(learned: Learned, specification: Specification, seed: int) -> "xr.Dataset":
     """Put names, units and coordinates on the answer."""
     analysis = learned.analysis
     seen = None if analysis.seen is None else analysis.seen.staircase
