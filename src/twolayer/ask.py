@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Key
 
 from twolayer.compiler.row_blocks import alike, as_key, in_blocks
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
-from twolayer.core.memory_limit import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, bytes_in_words
 from twolayer.core.program_cache import QuickProgram
 from twolayer.core.random import replica_key
 from twolayer.description import AbstractDescription, Plan
@@ -301,8 +301,8 @@ def make_plans(
     checked: set[tuple[int, int, int]] = set()
     points = [_save_points(*cell, in_steps, checked) for cell in zip(problems, trainings, asks, strict=True)]
     which = [(ask.seed, ask.replicas, first) for ask, first in zip(asks, firsts or [0] * len(asks), strict=True)]
-    distinct = {each: _replica_keys(*each) for each in dict.fromkeys(which)}
-    keys = [distinct[each] for each in which]
+    distinct = {pair: _replica_keys(*pair) for pair in dict.fromkeys(which)}
+    keys = [distinct[pair] for pair in which]
     starts = _starts(problems, keys)
     return [
         _plan(training, ask, *points[place], keys[place], starts[place])
@@ -436,7 +436,8 @@ def check_starts(problem: Problem, replicas: int) -> None:
     if replicas > fitting:
         raise InvalidInput(
             f"Argument `replicas` must be at most {fitting} at p = {problem.p} and k = {problem.k} here: {replicas} "
-            f"starts need {in_words(need * replicas)} of memory, but {in_words(available_memory())} are there."
+            f"starts need {bytes_in_words(need * replicas)} of memory, but "
+            f"{bytes_in_words(available_memory())} are there."
         )
 
 
@@ -454,5 +455,6 @@ def check_record(problem: Problem, replicas: int, points: int) -> None:
     if points > fitting:
         raise InvalidInput(
             f"Argument `save` must be at most {fitting} points for {replicas} replicas at p = {p} and k = {k} here: "
-            f"{points} of them need {in_words(need * points)} of memory, but {in_words(available_memory())} are there."
+            f"{points} of them need {bytes_in_words(need * points)} of memory, but "
+            f"{bytes_in_words(available_memory())} are there."
         )

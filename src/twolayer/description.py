@@ -247,7 +247,7 @@ class AbstractDescription(eqx.Module):
 
     @property
     def follows_data(self) -> bool:
-        """Whether it runs on the rows of a data set; others, by default all, run on their Gaussian equivalent."""
+        """Whether the description runs on the rows of a data set; by default it runs on their Gaussian equivalent."""
         return False
 
     def seen(self, problem: Problem) -> Problem:

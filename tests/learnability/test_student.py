@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.analyses.learnable.learn import Asked, answer
+from twolayer.analyses.learnable.learn import Asked, analysed
 from twolayer.core.precision import double
 from twolayer.learnability.scaling import online_exponent, scalings
 from twolayer.theory.formulas import phase_retrieval
@@ -52,7 +52,7 @@ def test_the_plateau_of_phase_retrieval_is_the_known_one(p):
 @pytest.mark.long
 def test_exponent_one_leaves_at_the_speed_of_the_first_tensor():
     target = tl.Committee(1, "erf")
-    found = answer(Asked(target, tl.Student(1, "erf"), d=500))
+    found = analysed(Asked(target, tl.Student(1, "erf"), d=500))
     # a sigma_1 C_1 with sigma_1 = C_1 = 1/sqrt(pi)
     assert found.plateau.exponent == 1 and found.plateau.speed == pytest.approx(1 / np.pi, rel=1e-6)
     start = tl.GivenOverlaps(np.eye(1), np.zeros((1, 1)))

@@ -7,15 +7,14 @@ import pytest
 
 import twolayer as tl
 from twolayer import plots
-from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope
-from twolayer.analyses.learnable.learn import Asked, answer
-from twolayer.analyses.learnable.learn_result import Learned, to_dataset
-from twolayer.analyses.learnable.verification import check
+from twolayer.analyses.learnable.checks import Checks, GiantSteps, Slope, run_checks
+from twolayer.analyses.learnable.learn import Asked, analysed
+from twolayer.analyses.learnable.learn_result import Learned, label_learned
 
 
 @pytest.mark.long
 def test_giant_steps_find_the_predicted_directions_in_the_predicted_order():
-    found = answer(Asked("z1 + z1*z2", verify=True, largest=30))
+    found = analysed(Asked("z1 + z1*z2", verify=True, largest=30))
     giant = found.checks.giant_steps
     assert giant.agrees and giant.predicted == (("z1",), ("z2",)) and found.checks.reused_batch.agrees
     assert giant.cosines[0, 0] > 0.1 and giant.cosines[0, 1] < 1e-9 and giant.cosines[1, 1] > 1e-3
@@ -29,14 +28,14 @@ def test_a_wrong_prediction_is_noticed():
     wrong = tl.learnability("z2 + z1*z2")
     # The staircase of one target, run on another: the check must not agree.
     mixed = dataclasses.replace(right, staircase=wrong.staircase)
-    checks = check(mixed, largest=30)
+    checks = run_checks(mixed, largest=30)
     assert not checks.giant_steps.agrees and checks.outcome == "differs"
     assert "The order of directions differs from BatchMap" in checks.verdict and "Verdict: differs: " in str(checks)
 
 
 @pytest.mark.long
 def test_one_batch_again_finds_what_fresh_batches_do_not():
-    checks = check(tl.learnability("he2(z1) + he3(z2)"), largest=10)
+    checks = run_checks(tl.learnability("he2(z1) + he3(z2)"), largest=10)
     fresh, again = checks.giant_steps, checks.reused_batch
     assert fresh.agrees and np.all(fresh.cosines < 1e-9)
     # E[z2 | y] is not zero, and z1 is protected by its symmetry
@@ -59,7 +58,7 @@ def test_a_run_may_stop_at_its_first_threshold():
 @pytest.mark.long
 @pytest.mark.parametrize(("text", "expected"), [("z1 + z1*z2", 1.0), ("he2(z1)", None), ("he3(z1)", 2.0)])
 def test_slopes_of_the_escape_time(text, expected):
-    slope = answer(Asked(text, verify=True)).checks.slope
+    slope = analysed(Asked(text, verify=True)).checks.slope
     assert slope.agrees and abs(slope.slope / slope.predicted - 1.0) < 0.1
     assert np.log10(slope.dimensions[-1] / slope.dimensions[0]) >= 3.0
     assert expected is None or slope.predicted == expected
@@ -97,7 +96,7 @@ def test_a_result_with_checks_survives_the_disk_with_its_verdict(tmp_path):
     there = np.array([[True]])
     steps = GiantSteps("BatchMap", "4 units", (("z1",),), np.array([[0.3]]), ("z1",), there, there, ~there, 1e-3, 1e-6)
     checks = Checks(steps, None, slope_of(1.08, 0.005), ("A note.",))
-    result = to_dataset(Learned(tl.learnability("z1"), None, None, checks), Asked("z1", verify=True).question, 0)
+    result = label_learned(Learned(tl.learnability("z1"), None, None, checks), Asked("z1", verify=True).question, 0)
     assert result.attrs["outcome"] == "finite-d effect" and list(result.attrs)[:3] == ["kind", "outcome", "verdict"]
     assert result.check_outcome.values.tolist() == ["agrees", "finite-d effect"]
     assert_survives(result, tmp_path)

@@ -8,7 +8,7 @@ import pytest
 
 import twolayer as tl
 from twolayer import plots
-from twolayer.analyses.escape.exit_result import ESTIMATES, labelled
+from twolayer.analyses.escape.exit_result import ESTIMATES, judge_exit, label_exit
 from twolayer.analyses.escape.exit_theories import Predictions
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
@@ -53,7 +53,8 @@ def made(p: int = 1, d: int = 1000, gamma: float = 1 / 12, missing: int = 0, **c
         "definition": "",
     }
     predictions = Predictions(parts["estimates"], rates, parts["ode"])
-    return labelled(predictions, parts["measured"], attributes | provenance(Question("exit_time", {}), 0))
+    finding = judge_exit(predictions.estimates, parts["measured"])
+    return label_exit(predictions, parts["measured"], finding, attributes | provenance(Question("exit_time", {}), 0))
 
 
 def predicted(result: "xr.Dataset", name: str) -> float:

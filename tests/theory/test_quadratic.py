@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 import twolayer as tl
 from tests.verbs.exit_times import error_of, model_error, notes, predicted
 from twolayer.core.precision import double
 from twolayer.theory.formulas import phase_retrieval
 from twolayer.theory.formulas.plateau import plateau
-from twolayer.theory.formulas.quadratic import Escape, QuadraticStudent, fewest_steps, student_of
+from twolayer.theory.formulas.quadratic import Escape, QuadraticStudent, student_of
 
 FREE, BOTH, BOTH_FREE = (False, 0.0), (True, 1.0), (False, 1.0)
 KINDS = {"free": FREE, "both layers": BOTH, "free, both layers": BOTH_FREE}
@@ -121,6 +122,27 @@ def test_runs_leave_when_the_ode_with_noise_says(kind, rate):
     assert mean + 5 * error < predicted(result, "ode") and result.attrs["outcome"] in ("agrees", "finite-d effect")
     assert float(result.growth_rate) == pytest.approx(QuadraticStudent(2, 0.0, *KINDS[kind]).rest(rate).growth_rate)
     assert any("rows relax to a squared length" in note for note in notes(result))
+
+
+def fewest_steps(student: QuadraticStudent, d: int, threshold: float) -> tuple[float, float]:
+    """The learning rate at which the annealed exit, with noise, takes the fewest steps in d dimensions, and steps / d.
+
+    It is `QuadraticStudent.optimal_learning_rate` up to corrections of order 1 / log d, which are large where the
+    motion to the plateau takes long, and exists also where there is no plateau.
+    """
+
+    def steps(log_rate: float) -> float:
+        rate = float(np.exp(log_rate))
+        return student.p * Escape(student, rate, threshold).annealed_time(d, is_noisy=True) / rate
+
+    top = student.maximal_learning_rate or 4.0 * student.p
+    # A grid first: beyond some rate the time is infinite, which a search from there cannot leave.
+    grid = np.log(top) + np.linspace(-5.0, -1e-3, 41)
+    values = [steps(x) for x in grid]
+    best = int(np.argmin(values))
+    around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    optimum = minimize_scalar(steps, bounds=around, method="bounded", options={"xatol": 1e-6})
+    return float(np.exp(optimum.x)), float(optimum.fun)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import twolayer as tl
 from twolayer.ask import Ask
 from twolayer.cli import main
 from twolayer.verbs import duration
-from twolayer.verbs.run_memory import needed
+from twolayer.verbs.run_memory import memory_needed
 
 explaining = importlib.import_module("twolayer.verbs.explain")  # the package's name is the function
 PROBLEM = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(100))
@@ -91,7 +91,7 @@ def test_times_are_shown_in_words():
 def test_memory_follows_what_is_kept_at_once():
     def memory(description, problem, training=TRAINING, **asked):
         averages = duration.Averages(1e4, 3, False, 1e4, 1e5)
-        return needed(description, problem, training, Ask(**asked), averages)
+        return memory_needed(description, problem, training, Ask(**asked), averages)
 
     def of_dimension(d):
         return tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(d))

@@ -10,7 +10,7 @@ import pytest
 import twolayer as tl
 from tests.verbs.exit_times import REPLICAS, error_of, measured_sample, notes, one, predicted, setting
 from twolayer.analyses import exit_time as module_function
-from twolayer.analyses.escape.exit_result import estimates, judge, plain
+from twolayer.analyses.escape.exit_result import estimates, judge_exit, plain
 from twolayer.analyses.escape.exit_time import PREDICTORS, ExitTime, predictor_of
 from twolayer.analyses.escape.from_ode import FromODE
 from twolayer.analyses.escape.from_plateau import FromPlateau
@@ -84,7 +84,7 @@ def test_an_exit_time_is_a_quantity_that_is_predicted_and_measured(one_neuron):
 
 
 def judged(prediction: Prediction, times: np.ndarray, name: str = "ode_at_finite_d") -> tuple[str, str]:
-    finding = judge({name: prediction}, Sample(times, 10.0))
+    finding = judge_exit({name: prediction}, Sample(times, 10.0))
     return finding.outcome, finding.sentence
 
 

@@ -6,6 +6,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from twolayer.ask import Training
+from twolayer.core.errors import NotApplicable
+from twolayer.data.deviation import Finding, judge_number
 from twolayer.problem import Problem
 
 Predicted = TypeVar("Predicted")
@@ -25,16 +27,38 @@ class Prediction(NamedTuple):
 
 
 class AbstractQuantity(abc.ABC, Generic[Predicted, Measured]):
-    """A number that is asked of a problem and a training.
+    """A number, or several, that theories predict for a problem and a training, and that runs measure.
 
-    Its fields say what exactly is asked. The verb of an analysis labels what ``predict`` and ``measure`` return and
-    judges the one by the other.
+    Its fields say what exactly is asked. ``judge`` sets what runs give beside what theories say and ends in a verdict;
+    ``verify`` does all three. Every analysis that measures what it predicts is built like this: the exit time, the
+    order of directions and the slope of the escape times in `learn`, and the residuals of networks in `ntk`.
     """
 
     @abc.abstractmethod
     def predict(self, problem: Problem, training: Training) -> Predicted:
-        """What theories say; a theory that does not apply is left out."""
+        """Return what theories say of the quantity; a theory that does not apply is left out."""
 
     @abc.abstractmethod
     def measure(self, problem: Problem, training: Training) -> Measured:
-        """What runs give."""
+        """Return what runs give for the quantity."""
+
+    def judge(self, predicted: Predicted, measured: Measured) -> Finding:
+        """Judge the prediction by the measurement, in the words of `compare`.
+
+        Here it is that on a `Prediction` of one number, by the mean of an array with one number for each run; a
+        quantity whose methods return anything else has a ``judge`` of its own.
+        """
+        if not (isinstance(predicted, Prediction) and isinstance(measured, np.ndarray)):
+            raise NotApplicable(
+                f"`{type(self).__name__}.judge` must be written: without it `predict` returns a `Prediction` and "
+                f"`measure` an array, but they return {type(predicted).__name__} and {type(measured).__name__}."
+            )
+        runs = len(measured)
+        standard_error = float(np.std(measured, ddof=1) / np.sqrt(runs)) if runs > 1 else np.nan
+        mean, finite_d = float(np.mean(measured)), float(np.nan_to_num(predicted.model_error))
+        name = type(self).__name__
+        return judge_number(name, predicted.value, predicted.error, mean, standard_error, runs, finite_d)
+
+    def verify(self, problem: Problem, training: Training) -> Finding:
+        """Predict the quantity, measure it, and judge the prediction by the measurement."""
+        return self.judge(self.predict(problem, training), self.measure(problem, training))

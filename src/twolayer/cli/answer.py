@@ -70,7 +70,7 @@ def _call(command: Callable[..., Answer], *args: Any, **kwargs: Any) -> Answer:
             raise
         raise failure from None
     except OSError as error:
-        raise Failure(f"The operating system refused what was asked of it: {error}.", FAILED) from None
+        raise Failure(f"A file or another resource of the system could not be used: {error}.", FAILED) from None
     except MemoryError as error:
         raise Failure(f"There is not enough memory: {first_line(error)}.", FAILED) from None
     except KeyboardInterrupt:

@@ -176,15 +176,15 @@ class _Scan:
         from twolayer.data.schema import ordered
         from twolayer.sweeps.content import dataset_of
 
-        found = []
+        results = []
         for content, stated in zip(self._listed.known(), self._stated, strict=True):
             if content is not None and content.nodes:
                 result = dataset_of(content.nodes[""])
                 result.attrs = ordered(result.attrs | stated)
-                found.append(result)
+                results.append(result)
             elif is_whole:
                 raise ComputationFailed("A cell could not be read again." if content is None else content.message)
-        return found
+        return results
 
     def tidy(self) -> None:
         """Remove the cells, if nobody asked for a folder."""

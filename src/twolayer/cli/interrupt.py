@@ -105,7 +105,7 @@ def keeping(finish: Finish) -> Iterator[None]:
 
 
 def say(finish: Finish) -> None:
-    """What an interruption says from now on."""
+    """Set the sentence that an interruption prints from now on."""
     _listener.finish = finish
 
 

@@ -14,17 +14,17 @@ else:
 
 
 def option(name: str, metavar: str, help: str, **more: object) -> OptionInfo:
-    """An option with a value."""
+    """An option of a command that takes a value."""
     return typer.Option(name, metavar=metavar, help=help, **more)  # pyright: ignore
 
 
 def switch(name: str, help: str, **more: object) -> OptionInfo:
-    """An option without a value."""
+    """An option of a command that takes no value."""
     return typer.Option(name, help=help, **more)  # pyright: ignore
 
 
 def argument(metavar: str, help: str) -> ArgumentInfo:
-    """An argument."""
+    """A positional argument of a command."""
     return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 

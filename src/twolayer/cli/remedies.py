@@ -80,10 +80,10 @@ def _unused_card(platforms: Sequence[str], environment: Mapping[str, str]) -> It
 
 def _cuda() -> str:
     """The extra of JAX whose libraries run on the driver here, as far as its version can be read."""
-    found = re.search(r"Kernel Module.*?\s(\d+)\.\d", DRIVER.read_text()) if DRIVER.exists() else None
+    version = re.search(r"Kernel Module.*?\s(\d+)\.\d", DRIVER.read_text()) if DRIVER.exists() else None
     offered = metadata.metadata("jax").get_all("Provides-Extra") or []
     known = [(extra, oldest) for extra, oldest in CUDA if extra in offered] or list(CUDA)
-    return next((extra for extra, oldest in known if found is None or int(found[1]) >= oldest), known[-1][0])
+    return next((extra for extra, oldest in known if version is None or int(version[1]) >= oldest), known[-1][0])
 
 
 def _native_code(environment: Mapping[str, str]) -> Iterator[Remedy]:

@@ -126,7 +126,7 @@ def _numbers(result: "xr.Dataset | xr.DataTree", computed: int) -> dict[str, Any
 
 def _forecast(spec: "SweepSpec", folder: Path, workers: int | None, scheduler: str | None, fresh: bool) -> Answer:
     """What would be computed: cells, programs to compile, time and memory."""
-    from twolayer.core.memory_limit import in_words as bytes_in_words
+    from twolayer.core.memory_limit import bytes_in_words
     from twolayer.sweeps.forecast import forecast
     from twolayer.verbs.cautions import in_words
 

@@ -72,13 +72,13 @@ class _Open:
 
     def read(self, value: Places) -> Node:
         """The node of an array, which is read from memory unless it is known here."""
-        found = self.node(value)
-        if found is None:
-            found = Node(-1 - len(self.inputs), None, np.dtype(value.dtype))
+        node = self.node(value)
+        if node is None:
+            node = Node(-1 - len(self.inputs), None, np.dtype(value.dtype))
             self.inputs.append((value.at, np.dtype(value.dtype)))
-            self.nodes[value.at.tobytes()] = found
-            self.places[found] = value.at
-        return found
+            self.nodes[value.at.tobytes()] = node
+            self.places[node] = value.at
+        return node
 
     def closed(self, needed: np.ndarray) -> Loop | None:
         """The loop with only those operations whose results are needed later, which are marked by their places."""
@@ -143,9 +143,9 @@ class _Tracer:
         bounds = [-1]
         for value in given:
             if isinstance(value, Places):
-                made = self.last(value.at)
-                there = self.loops[made] if made >= 0 else None
-                bounds.append(made if isinstance(there, _Open) and there.node(value) is not None else made + 1)
+                loop = self.last(value.at)
+                there = self.loops[loop] if loop >= 0 else None
+                bounds.append(loop if isinstance(there, _Open) and there.node(value) is not None else loop + 1)
         place = next((n for n in range(max(0, *bounds), len(self.loops)) if self._has(n, shape)), len(self.loops))
         if place == len(self.loops):
             self.loops.append(_Open(shape))
@@ -291,8 +291,8 @@ def _equation(tracer: _Tracer, equation: Any, values: list[Value]) -> list[Value
 def _folded(equation: Any, values: list[np.ndarray]) -> list[Value]:
     """The results of an operation on arrays that are known, which may be several, as of a decomposition."""
     with jax.ensure_compile_time_eval():
-        found = equation.primitive.bind(*map(jax.numpy.asarray, values), **equation.params)
-        return [np.asarray(result) for result in (found if equation.primitive.multiple_results else (found,))]
+        outputs = equation.primitive.bind(*map(jax.numpy.asarray, values), **equation.params)
+        return [np.asarray(result) for result in (outputs if equation.primitive.multiple_results else (outputs,))]
 
 
 _SUMS = {"reduce_sum": jax.lax.add_p, "reduce_prod": jax.lax.mul_p, "reduce_max": jax.lax.max_p,

@@ -134,7 +134,7 @@ def _pieces(
 
 def _needed(constants: KernelConstants, lines: Sequence[str]) -> list[str]:
     """The assignments of the constants that these lines use."""
-    used = {found for line in lines for found in re.findall(r"\bc\d+\b", line)}
+    used = {name for line in lines for name in re.findall(r"\bc\d+\b", line)}
     return [line for line in constants.lines() if line.split(" ", 1)[0] in used]
 
 

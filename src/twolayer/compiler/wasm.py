@@ -90,13 +90,13 @@ def _with_functions(programs: Sequence[Program]) -> tuple[Module, dict[str, int]
 def _loaded(function: Function, base: int | None, address: int, count: int, kind: int = F64) -> list[int]:
     """Locals with numbers read one after the other from an address, relative to a local where one is given."""
     size = 8 if kind == F64 else 4
-    found = []
+    variables = []
     for n in range(count):
         function.constant(I32, 0) if base is None else function.get(base)
         function.load(kind, address + size * n)
-        found.append(function.local(kind))
-        function.set(found[-1])
-    return found
+        variables.append(function.local(kind))
+        function.set(variables[-1])
+    return variables
 
 
 def _straight(program: Program, shared: int, numbers_at: int, calls: dict[str, int]) -> Function:

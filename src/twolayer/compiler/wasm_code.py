@@ -234,12 +234,12 @@ class Lanes:
     def _product_of_words(self, op: Op, half: int) -> bool:
         """Multiply words of 32 bits to 64, for which there is one instruction, instead of numbers of 64 bits."""
         wide, constant = op.arguments
-        made = self._source(wide, "convert_element_type")
-        if made is None or np.dtype(made.arguments[0].dtype) != np.uint32:
+        conversion = self._source(wide, "convert_element_type")
+        if conversion is None or np.dtype(conversion.arguments[0].dtype) != np.uint32:
             return False
         if constant.number is not None or constant.value >= 2**32:
             return False
-        self.function.get(self.registers(made.arguments[0])[0], self.constants[I32, constant.value])
+        self.function.get(self.registers(conversion.arguments[0])[0], self.constants[I32, constant.value])
         self.function.do(f"i64x2.extmul_{('low', 'high')[half]}_i32x4_u")
         return True
 

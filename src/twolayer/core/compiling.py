@@ -61,7 +61,7 @@ _state = _State()
 
 
 @lru_cache(maxsize=1)
-def listen() -> None:
+def listen_to_jax() -> None:
     """Hear from now on what JAX tells of the programs of this process."""
     import jax
 
@@ -87,11 +87,11 @@ def of_native() -> Iterator[None]:
 
 @contextlib.contextmanager
 def usual(key: str) -> Iterator[Callable[[], float]]:
-    """Know for the time of a block how long the programs of such work took to compile, and remember how long it was.
+    """For the time of a block, recall how long such programs took to compile before, and record how long it takes.
 
     Yields a function that returns the seconds of compiling since the block began.
     """
-    listen()
+    listen_to_jax()
     known = recall(TOPIC, key)
     with _state.lock:
         _state.is_compiling = False  # a program that was lowered only is not compiled

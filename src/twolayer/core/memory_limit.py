@@ -23,7 +23,7 @@ def available_memory() -> int:
     return max(min(_of_the_machine(), _of_the_group(), 2**62 if _most is None else _most), 0)
 
 
-def in_words(size: float | int) -> str:
+def bytes_in_words(size: float | int) -> str:
     """Return a number of bytes as text, in GB or MB."""
     return f"{size / 1e9:.3g} GB" if size >= 1e9 else f"{size / 1e6:.3g} MB"
 
@@ -33,21 +33,23 @@ def check_room(need: float | int, what: str, remedy: str = "") -> None:
     available = available_memory()
     if need > available:
         ending = f": {remedy}" if remedy else ""
-        raise InvalidInput(f"{what} needs {in_words(need)} of memory, but {in_words(available)} is available{ending}.")
+        raise InvalidInput(
+            f"{what} needs {bytes_in_words(need)} of memory, but {bytes_in_words(available)} is available{ending}."
+        )
 
 
 def check_size(name: str, size: int, need: Callable[[int], float | int], what: str) -> None:
     """Raise `InvalidInput` if a size needs more memory than available; the message gives the largest that fits."""
     available = available_memory()
     if need(size) > available:
-        most = largest(need, size, available)
+        most = largest_size(need, size, available)
         raise InvalidInput(
             f"Argument `{name}` must be at most {most} here: at {name} = {size}, {what} would take "
-            f"{in_words(need(size))} of memory, but {in_words(available)} is available."
+            f"{bytes_in_words(need(size))} of memory, but {bytes_in_words(available)} is available."
         )
 
 
-def largest(need: Callable[[int], float | int], above: int, available: float | int) -> int:
+def largest_size(need: Callable[[int], float | int], above: int, available: float | int) -> int:
     """Return the largest size below ``above`` whose need, which grows with the size, is available; 0 if none is."""
     low, high = 0, above
     while high - low > 1:

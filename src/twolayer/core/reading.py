@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from twolayer.core.errors import InvalidInput, first_line, shown
-from twolayer.core.memory_limit import in_words
+from twolayer.core.memory_limit import bytes_in_words
 
 
 def regular_file(path: Path, noun: str = "file") -> Path:
@@ -35,7 +35,7 @@ def read_text(path: Path, noun: str, most: int) -> str:
     except OSError as error:
         raise InvalidInput(f"The {noun} {shown(path)} cannot be read: {_reason(error)}.") from None
     if len(content) > most:
-        raise InvalidInput(f"The {noun} {shown(path)} may have {in_words(most)} at most, but has more.")
+        raise InvalidInput(f"The {noun} {shown(path)} may have {bytes_in_words(most)} at most, but has more.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:

@@ -52,8 +52,8 @@ def _read(topic: str) -> dict[str, list[float]]:
     if file is None:
         return {}
     try:
-        found = json.loads(file.read_text())
-        return {str(key): [float(number) for number in numbers] for key, numbers in found.items()}
+        content = json.loads(file.read_text())
+        return {str(key): [float(number) for number in numbers] for key, numbers in content.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from twolayer.core.errors import InvalidInput, nearest, shown
-from twolayer.core.memory_limit import in_words
+from twolayer.core.memory_limit import bytes_in_words
 from twolayer.core.program_cache import cache_folder
 from twolayer.core.reading import parsing
 from twolayer.data.array_files import names_in, read_idx, read_npz
@@ -75,7 +75,7 @@ def _read_cifar(path: Path) -> Images:
         with gzip.open(path) as packed:
             content = packed.read(CIFAR_UNPACKED + 1)
         if len(content) > CIFAR_UNPACKED:
-            raise InvalidInput(f"The archive {shown(path)} may unpack to {in_words(CIFAR_UNPACKED)} at most.")
+            raise InvalidInput(f"The archive {shown(path)} may unpack to {bytes_in_words(CIFAR_UNPACKED)} at most.")
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             batches = [_read_batch(archive, path, name) for name in names]
     rows = (np.concatenate(batches[:5]), batches[5])

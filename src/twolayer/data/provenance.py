@@ -46,7 +46,7 @@ class Specification(Protocol):
 
 
 class Question(NamedTuple):
-    """The specification of what is no run: which analysis, and everything that its result depends on."""
+    """The specification of an analysis: its name, and everything that its result depends on."""
 
     analysis: str
     fields: Mapping[str, Any]

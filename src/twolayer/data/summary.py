@@ -51,14 +51,37 @@ def explained(outcome: str) -> str:
     return f"{outcome}: {OUTCOMES[outcome]}" if outcome in OUTCOMES else outcome
 
 
+def verdict_lines(attributes: Mapping[Any, Any]) -> list[str]:
+    """The verdict of a result as lines: the word with its meaning and who judged, and the sentence that says why.
+
+    There are none for a result without a verdict, or with nothing beside which it could be judged.
+    """
+    outcome = attributes.get("outcome")
+    if outcome is None or outcome == "single":
+        return []
+    judge = f", judged by {attributes['judge']}" if "judge" in attributes else ""
+    return [f"Verdict{judge}: {explained(outcome)}.", str(attributes["verdict"])]
+
+
 def finite(value: SupportsFloat | None) -> float | None:
     """A number that JSON can hold, or None where there is none."""
     return float(value) if value is not None and np.isfinite(float(value)) else None
 
 
-def native(value: object) -> object:
+def as_python(value: object) -> object:
     """An attribute that was read from a file as Python has it."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def for_json(values: Mapping[str, object]) -> dict[str, Any]:
+    """Values as JSON holds them: lists in place of arrays and tuples, None for numbers that do not exist."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple | list | np.ndarray):
+            return [plain(item) for item in value]
+        return finite(value) if isinstance(value, float) else value
+
+    return {name: plain(value) for name, value in values.items()}
 
 
 def with_error(value: SupportsFloat | None, error: SupportsFloat | None) -> str:
@@ -74,9 +97,8 @@ def with_error(value: SupportsFloat | None, error: SupportsFloat | None) -> str:
 
 def _of_comparison(tree: "xr.DataTree") -> Text:
     lines = _of_trajectories({name: child.to_dataset() for name, child in tree.children.items()}).splitlines()
-    outcome = tree.attrs.get("outcome")
-    if outcome is not None:
-        lines += ["", f"Verdict, judged by {tree.attrs['judge']}: {explained(outcome)}"]
+    verdict = verdict_lines(tree.attrs)[:1]  # the sentences on all descriptions are long, and stand in the report
+    lines += [""] * bool(verdict) + verdict
     return _with_cautions(Text("\n".join(lines)), tree.attrs)
 
 

@@ -231,10 +231,10 @@ def _all_kinks(pieces: _Pieces, declared: tuple[float, ...]) -> tuple[tuple[floa
             return kinks, len(merged) <= MOST_KINKS
         # A kink where two pieces meet, such as zero, is seen in neither of them.
         ends = pieces.merge(leaves, kinks, TOLERANCES[-1]) if leaves else []
-        found = {round(place, 12) for place in (*merged, *(end for end in ends if pieces.is_kink(end, leaves)))}
-        if found <= set(kinks):
+        breaks = {round(place, 12) for place in (*merged, *(end for end in ends if pieces.is_kink(end, leaves)))}
+        if breaks <= set(kinks):
             break
-        kinks = tuple(sorted({*kinks, *found}))
+        kinks = tuple(sorted({*kinks, *breaks}))
     return kinks, True
 
 

@@ -195,7 +195,7 @@ class Tilted(AbstractRule):
         """Return the rule for two target fields, along the normal of the first planes of kinks and across it."""
         planes = kink_planes(problem.target)
         assert planes
-        rows = jnp.asarray([each.direction for each in planes]) @ L
+        rows = jnp.asarray([plane.direction for plane in planes]) @ L
         length = jnp.linalg.norm(rows[0])
         along = rows[0] / length
         across = jnp.stack([-along[1], along[0]])

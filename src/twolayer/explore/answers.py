@@ -173,9 +173,9 @@ def equations(spec: Tables, options: Tables, tell: Tell) -> Tables:
     from twolayer.verbs import derive
 
     asked = read(spec)
-    found = derive(asked.problem, asked.training).to_dict()
-    rows = [{"left": left, **forms} for left, forms in found["equations"].items()]
-    return found | {"equations": rows}
+    derived = derive(asked.problem, asked.training).to_dict()
+    rows = [{"left": left, **forms} for left, forms in derived["equations"].items()]
+    return derived | {"equations": rows}
 
 
 def program(spec: Tables, options: Tables, tell: Tell) -> Tables:
@@ -184,7 +184,7 @@ def program(spec: Tables, options: Tables, tell: Tell) -> Tables:
 
     asked = read(spec)
     tell("begun")
-    return _finite(browser.program(asked, spec))
+    return _finite(browser.browser_program(asked, spec))
 
 
 def _one_method(asked: RunSpec) -> SGD:
@@ -265,10 +265,12 @@ def compared(asked: RunSpec, tell: Tell) -> "xr.DataTree":
         return _trees[asked.key]
     spec = dataclasses.replace(asked, ask=_followed(asked.ask))
     named = dict(zip(names_of(spec.descriptions), spec.descriptions, strict=True))
-    exactness = {name: require(each, spec.problem, spec.training).exactness for name, each in named.items()}
+    exactness = {
+        name: require(description, spec.problem, spec.training).exactness for name, description in named.items()
+    }
     tell("begun")
     with double():
-        plan = _plan(spec, in_steps=any(not each.is_continuous for each in spec.descriptions))
+        plan = _plan(spec, in_steps=any(not description.is_continuous for description in spec.descriptions))
         # The page has the first start of the theories already; from all starts they may take longer than the runs.
         order = sorted(named, key=lambda name: exactness[name] is not Exactness.EXACT)
         results = {name: _portions(spec, named[name], name, plan, tell) for name in order}
@@ -362,8 +364,8 @@ def _joined(parts: "list[xr.Dataset]", replicas: int) -> "xr.Dataset":
     labels = {name: values for name, values in parts[0].replica.attrs.items()}
     together = together.assign_coords(replica=range(together.sizes["replica"]))
     together.replica.attrs.update(labels)
-    told = [line for part in parts for line in part.attrs.get("cautions", "").splitlines()]
-    together.attrs = parts[0].attrs | ({"cautions": "\n".join(dict.fromkeys(told))} if told else {})
+    cautions = [line for part in parts for line in part.attrs.get("cautions", "").splitlines()]
+    together.attrs = parts[0].attrs | ({"cautions": "\n".join(dict.fromkeys(cautions))} if cautions else {})
     return together
 
 
@@ -396,15 +398,15 @@ def download(spec: Tables, options: Tables, tell: Tell) -> Tables:
     if figure not in downloads.FIGURES:
         raise InvalidInput(f"`options.figure` must be one of {', '.join(downloads.FIGURES)}, but is {shown(figure)}.")
     if form == "toml":
-        return downloads.packed(asked, downloads.toml(spec))
+        return downloads.zipped(asked, downloads.toml(spec))
     if form == "netcdf":
-        return downloads.packed(asked, downloads.netcdf(compared(asked, tell)))
+        return downloads.zipped(asked, downloads.netcdf(compared(asked, tell)))
     seen = _seen(options)
     pins = _pins(options.get("pins") or []) if figure == "risk" else []
     if form == "script":
         asked = dataclasses.replace(asked, ask=_followed(asked.ask))
-        return downloads.packed(asked, downloads.script(asked, spec, figure, seen, pins))
-    return downloads.packed(asked, downloads.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
+        return downloads.zipped(asked, downloads.script(asked, spec, figure, seen, pins))
+    return downloads.zipped(asked, downloads.picture(compared(asked, tell), asked, figure, str(form), seen, pins))
 
 
 def _seen(options: Tables) -> Tables:
@@ -431,7 +433,9 @@ def _pins(stated: Any) -> list[downloads.Pin]:
     for number, pin in enumerate(stated):
         table = a_table(f"options.pins[{number}]", pin)
         asked = read(a_table(f"options.pins[{number}].spec", table.get("spec")))
-        theory = next((each for each in asked.descriptions if type(each).__name__ in THEORIES), None)
+        theory = next(
+            (description for description in asked.descriptions if type(description).__name__ in THEORIES), None
+        )
         if theory is not None:
             alone = dataclasses.replace(asked, descriptions=(theory,), ask=_followed(asked.ask))
             pins.append(

@@ -8,7 +8,7 @@ import numpy as np
 from twolayer.ask import RunSpec
 from twolayer.core.errors import InvalidInput
 from twolayer.core.precision import double
-from twolayer.explore.curves import plain
+from twolayer.explore.curves import as_lists
 from twolayer.explore.messages import Tables
 from twolayer.live import LiveProgram, live_program
 from twolayer.problem import Flips
@@ -42,7 +42,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def program(asked: RunSpec, spec: Tables) -> Tables:
+def browser_program(asked: RunSpec, spec: Tables) -> Tables:
     """The program of a specification with the starts of its runs, and what else its curves hold.
 
     Raises `NotApplicable` with the reason where a browser cannot follow the training.
@@ -53,17 +53,17 @@ def program(asked: RunSpec, spec: Tables) -> Tables:
     structure = _structure(asked, spec)
     replicas = asked.ask.replicas if asked.ask.replicas <= RUNS else 1
     with double():
-        made = live_program(problem, training, replicas=replicas, seed=asked.ask.seed, like=_programs.get(structure))
+        live = live_program(problem, training, replicas=replicas, seed=asked.ask.seed, like=_programs.get(structure))
         times = asked.ask.times()
-    _programs[structure] = made
+    _programs[structure] = live
     _programs.move_to_end(structure)
     while len(_programs) > KEPT:
         _programs.popitem(last=False)
     return {
-        "manifest": made.manifest,
-        "packed": made.packed,
-        "times": plain(times),
+        "manifest": live.manifest,
+        "packed": live.packed,
+        "times": as_lists(times),
         "replicas": asked.ask.replicas,
-        "P": plain(np.asarray(problem.P)),
-        "engine": (made.manifest["theory"] or {}).get("engine", ""),
+        "P": as_lists(np.asarray(problem.P)),
+        "engine": (live.manifest["theory"] or {}).get("engine", ""),
     }

@@ -27,18 +27,18 @@ def curve(name: str, dataset: "xr.Dataset", d: int) -> Tables:
         "kind": "simulation" if is_simulation else "theory",
         "replicas": replicas,
         "d": d,
-        "time": plain(dataset.time.values),
-        "samples": plain(dataset.samples.values),
-        "excess_risk": plain(excess.mean(axis=0)),
-        "risk": plain(dataset.risk.values.mean(axis=0)),
-        "low": plain(low),
-        "high": plain(high),
-        "error": plain(dataset.risk_error.values.max(axis=0)),
-        "runs": plain(excess[:MAX_SHOWN]),
-        "Q": plain(dataset.Q.values[0]),
-        "M": plain(dataset.M.values[0]),
-        "a": plain(dataset.a.values[0]),
-        "P": plain(dataset.P.values),
+        "time": as_lists(dataset.time.values),
+        "samples": as_lists(dataset.samples.values),
+        "excess_risk": as_lists(excess.mean(axis=0)),
+        "risk": as_lists(dataset.risk.values.mean(axis=0)),
+        "low": as_lists(low),
+        "high": as_lists(high),
+        "error": as_lists(dataset.risk_error.values.max(axis=0)),
+        "runs": as_lists(excess[:MAX_SHOWN]),
+        "Q": as_lists(dataset.Q.values[0]),
+        "M": as_lists(dataset.M.values[0]),
+        "a": as_lists(dataset.a.values[0]),
+        "P": as_lists(dataset.P.values),
         "status": [Status(int(status)).name.lower() for status in dataset.status.values],
         "statement": dataset.attrs["statement"],
         "engine": dataset.attrs["engine"],
@@ -57,16 +57,16 @@ def deviations(tree: "xr.DataTree") -> list[Tables]:
         known.append(
             {
                 "name": name,
-                "time": plain(child.time.values),
-                "risk": plain(z),
+                "time": as_lists(child.time.values),
+                "risk": as_lists(z),
                 "largest": float(seen.max()) if seen.size else None,
-                "threshold": plain(np.asarray(child.attrs.get("threshold", np.nan))),
+                "threshold": as_lists(np.asarray(child.attrs.get("threshold", np.nan))),
             }
         )
     return known
 
 
-def plain(values: np.ndarray | None) -> Plain:
+def as_lists(values: np.ndarray | None) -> Plain:
     """Nested lists of an array; numbers that are not finite, and missing arrays, are None."""
     if values is None:
         return None

@@ -27,7 +27,7 @@ FIGURES = ("risk", "overlaps")
 WIDTH = 110
 
 
-def packed(spec: RunSpec, content: bytes) -> Tables:
+def zipped(spec: RunSpec, content: bytes) -> Tables:
     """A file for the way to the server: its name without suffix, and its content."""
     words = re.sub(r"[^a-z0-9]+", "-", spec.title.lower()).strip("-")[:40].strip("-")
     return {"name": words or f"twolayer-{spec.key[:8]}", "content": base64.b64encode(content).decode()}

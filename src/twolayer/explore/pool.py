@@ -60,7 +60,7 @@ WORKER = (sys.executable, "-m", "twolayer.explore.worker")
 
 
 class Busy(TwolayerError):
-    """The line is full."""
+    """Raised when the line of waiting jobs is full."""
 
 
 class Event(NamedTuple):
@@ -338,19 +338,19 @@ class Pool:
             self._give(worker, job)
         self.dispatch()
 
-    def _pass_on(self, worker: Worker, job: PageJob, told: Event) -> None:
-        if told.name == "begun":  # the question is one that can be answered
+    def _pass_on(self, worker: Worker, job: PageJob, sent: Event) -> None:
+        if sent.name == "begun":  # the question is one that can be answered
             if worker.is_cold:
                 usual = self.seconds.get(job.family, self.seconds.get(job.kind))
                 what = what_is_compiled(job.kind, job.spec)
                 job.tell(event("compiling", what=what, usual_seconds=None if usual is None else round(usual, 1)))
-        elif told.name not in ENDS:
-            job.tell(told)
+        elif sent.name not in ENDS:
+            job.tell(sent)
             if len(job.events) > UNREAD:
                 self.cancel(job)
-        if told.name not in ENDS:
+        if sent.name not in ENDS:
             return
-        if told.name == "result":
+        if sent.name == "result":
             if worker.is_cold and worker.told_to_stop is None:
                 for name in (job.kind, job.family):
                     self.seconds[name] = time.monotonic() - worker.began
@@ -358,20 +358,20 @@ class Pool:
                 while len(self.seconds) > KNOWN_TIMES:
                     self.seconds.popitem(last=False)
             worker.structures[job.key] = None
-            self._keep(job, told)
-        job.tell(told)
+            self._keep(job, sent)
+        job.tell(sent)
         worker.job = None
         if len(worker.structures) > STRUCTURES or worker.memory > WORN:
             worker.end()
         self.dispatch()
 
-    def _keep(self, job: PageJob, told: Event) -> None:
+    def _keep(self, job: PageJob, sent: Event) -> None:
         """Keep the last answers of questions that somebody may ask again."""
         if job.kind not in KEPT:
             return
         former = self.answers.pop(job.content, None)  # two windows may have asked the same at once
-        self.bytes_of_answers += _size(job.content, told) - (0 if former is None else _size(job.content, former))
-        self.answers[job.content] = told
+        self.bytes_of_answers += _size(job.content, sent) - (0 if former is None else _size(job.content, former))
+        self.answers[job.content] = sent
         while self.bytes_of_answers > ANSWER_BYTES or len(self.answers) > ANSWERS:
             self.bytes_of_answers -= _size(*self.answers.popitem(last=False))
 
@@ -412,9 +412,9 @@ class Pool:
             worker.end()
 
 
-def _size(content: str, told: Event) -> int:
+def _size(content: str, sent: Event) -> int:
     """Bytes of a question and its answer, which are JSON in ASCII."""
-    return len(content) + len(told.data)
+    return len(content) + len(sent.data)
 
 
 async def ask(pool: Pool, job: PageJob) -> Event:
@@ -423,6 +423,6 @@ async def ask(pool: Pool, job: PageJob) -> Event:
         pool.submit(job)
     except InvalidInput as error:
         return event("refused", message=str(error))
-    while (told := await job.next_event()).name not in ENDS:
+    while (sent := await job.next_event()).name not in ENDS:
         pass
-    return told
+    return sent

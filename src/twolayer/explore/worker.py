@@ -65,7 +65,7 @@ class Desk:
             self.cancelled.clear()
 
     def say(self, serial: int, name: str, data: dict[str, Any]) -> None:
-        """Write an event."""
+        """Write an event to the pipe that the server reads."""
         self.outgoing.write(f"{serial} {name} {json.dumps(data, allow_nan=False)}\n")
         self.outgoing.flush()
 
@@ -106,14 +106,14 @@ def _outcome(desk: Desk, answer: Any, job: dict[str, Any]) -> tuple[str, dict[st
     """The last event of a job."""
     serial = job["job"]
 
-    told = 0.0
+    last = 0.0
 
     def tell(name: str, **data: Any) -> None:
-        nonlocal told
+        nonlocal last
         now = time.monotonic()
-        if name == "progress" and now - told < PACE:
+        if name == "progress" and now - last < PACE:
             return
-        told = now
+        last = now
         desk.say(serial, name, data)
 
     try:
@@ -136,8 +136,8 @@ def _outcome(desk: Desk, answer: Any, job: dict[str, Any]) -> tuple[str, dict[st
 def refusal(error: InvalidInput) -> dict[str, Any]:
     """A refusal as plain data: the sentence, the field that it begins with, and the place in a formula."""
     message = str(error)
-    found = re.match(r"`([^`]+)`(?:: Argument `(\w+)`)?", message) or re.match(r"(Argument) `(\w+)`", message)
-    path, argument = found.groups() if found else (None, None)
+    match = re.match(r"`([^`]+)`(?:: Argument `(\w+)`)?", message) or re.match(r"(Argument) `(\w+)`", message)
+    path, argument = match.groups() if match else (None, None)
     inside = [part for part in (path, argument) if part and part != "Argument"]
     field = ".".join(inside) or None
     return {"message": message, "field": field, "position": error.position}

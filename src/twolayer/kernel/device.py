@@ -85,10 +85,11 @@ class DeviceStrips:
             self._held = {device: jax.device_put(rows, device) for device in self.devices}
             entries = self._entries()
             self._places = [self.devices[i % len(self.devices)] for i in range(len(self.firsts))]
-            self._lists = [jax.device_put(each, d) for each, d in zip(entries, self._places, strict=True)]
+            self._lists = [jax.device_put(entry_lists, d) for entry_lists, d in zip(entries, self._places, strict=True)]
             if self.is_kept:
                 self._lists = [
-                    self._make(self._held[d], *each) for each, d in zip(self._lists, self._places, strict=True)
+                    self._make(self._held[d], *entry_lists)
+                    for entry_lists, d in zip(self._lists, self._places, strict=True)
                 ]
                 self._held = {}
 
@@ -109,8 +110,10 @@ class DeviceStrips:
             there = {device: jax.device_put(columns, device) for device in self.devices}
             # All programs are started before the first result is asked for: the devices work side by side.
             parts = [
-                self._multiply(each, there[d]) if self.is_kept else self._product(self._held[d], there[d], *each)
-                for each, d in zip(self._lists, self._places, strict=True)
+                self._multiply(entry_lists, there[d])
+                if self.is_kept
+                else self._product(self._held[d], there[d], *entry_lists)
+                for entry_lists, d in zip(self._lists, self._places, strict=True)
             ]
             for first, part in zip(self.firsts, parts, strict=True):
                 result[first : first + self.height] = np.asarray(part)
@@ -122,10 +125,10 @@ class DeviceStrips:
         one = np.ones(1)
         diagonal = self.dtype.type(self.profile.function(one, 0.0 * one)[0])
         U = self._held[self.devices[0]]
-        found = [np.asarray(self._near(U, first, self.dtype.type(limit))) for first in self.firsts]
+        strip_counts = [np.asarray(self._near(U, first, self.dtype.type(limit))) for first in self.firsts]
         counts = np.zeros(self.n, int)
-        for first, each in zip(self.firsts, found, strict=True):
-            counts[first : first + self.height] = each
+        for first, number in zip(self.firsts, strip_counts, strict=True):
+            counts[first : first + self.height] = number
         if counts.sum() > MOST_PAIRS:
             raise InvalidInput(
                 f"Argument `X` has {int(counts.sum()) // 2} pairs of nearly parallel inputs, too many for an "
@@ -136,7 +139,7 @@ class DeviceStrips:
         for first in self.firsts:
             here = (i >= first) & (i < first + self.height)
             lists.append((i[here] - first, j[here], values[here]))
-        longest = max(len(each[0]) for each in lists)
+        longest = max(len(part[0]) for part in lists)
         padded = []
         for first, (rows, columns, numbers) in zip(self.firsts, lists, strict=True):
             fill = longest - len(rows)
@@ -163,7 +166,7 @@ class DeviceStrips:
             parts.append((i, j, self.profile.function(*stable_angle(U[i], U[j]))))
         if not parts:
             return np.zeros(0, int), np.zeros(0, int), np.zeros(0)
-        i, j, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+        i, j, values = (np.concatenate(column) for column in zip(*parts, strict=True))
         return i, j, values
 
 
@@ -176,8 +179,8 @@ def device_memory(devices: list[Any]) -> float:
     """Bytes of the smallest device that are free."""
     if devices[0].platform == "cpu":
         return available_memory() / len(devices)
-    found = []
+    free = []
     for device in devices:
         stats = device.memory_stats() or {}
-        found.append(stats.get("bytes_limit", 2**33) - stats.get("bytes_in_use", 0))
-    return float(min(found))
+        free.append(stats.get("bytes_limit", 2**33) - stats.get("bytes_in_use", 0))
+    return float(min(free))

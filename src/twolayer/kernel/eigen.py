@@ -14,7 +14,7 @@ import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
 from twolayer.core.estimate import Estimate
-from twolayer.core.memory_limit import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, bytes_in_words
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.free import FreeSpectrum, free_spectrum
 from twolayer.kernel.matrices import gram_with_error
@@ -171,12 +171,12 @@ def spectrum(
     `explain_singular` names the pairs of parallel inputs that make it so.
     """
     X = array("X", 2)(X)
-    check_size(len(X))
+    check_rows(len(X))
     H, error = gram_with_error(X, activation, layers, kappa)
     return decompose(H, ridge, overwrite=True, error=error)
 
 
-def check_size(n: int) -> None:
+def check_rows(n: int) -> None:
     """Raise `InvalidInput` for more samples than the exact method can hold in memory."""
     if n > MOST_ROWS:
         raise InvalidInput(
@@ -188,14 +188,17 @@ def check_size(n: int) -> None:
 def choose_method(method: str, n: int, matrices: int = 2) -> tuple[str, str]:
     """The exact or the matrix-free method for this number of samples, and the reason in words."""
     if method == "exact":
-        check_size(n)
+        check_rows(n)
     if method != "auto":
         return method, "as asked"
     if n > MOST_ROWS:
         return "free", f"n = {n} is beyond {MOST_ROWS}"
     need, there = 8.0 * matrices * n**2, available_memory()
     if need > there:
-        return "free", f"{matrices} matrices of {n} rows need {in_words(need)}, and {in_words(there)} are there"
+        return (
+            "free",
+            f"{matrices} matrices of {n} rows need {bytes_in_words(need)}, and {bytes_in_words(there)} are there",
+        )
     return "exact", f"{matrices} matrices of {n} rows fit the memory"
 
 

@@ -119,9 +119,10 @@ class WorkerStrips:
         memory = sum(worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
         size = 0.5 * dtype.itemsize * n**2
         self.is_kept = size < KEPT * memory if keep is None else bool(keep)
-        made = client.scatter(inputs, broadcast=True, hash=False), profile, dtype
+        arguments = client.scatter(inputs, broadcast=True, hash=False), profile, dtype
         self._there: list[Any] = [
-            client.submit(_piece, *made, *piece, pure=False) if self.is_kept else made for piece in self.pieces
+            client.submit(_piece, *arguments, *piece, pure=False) if self.is_kept else arguments
+            for piece in self.pieces
         ]
 
     @property
@@ -136,16 +137,18 @@ class WorkerStrips:
         result = np.zeros(columns.shape)
         sent = self.client.scatter(columns, broadcast=True, hash=False)
         parts = [
-            self.client.submit(_kept_product, made, sent, *piece, pure=False)
+            self.client.submit(_kept_product, piece_data, sent, *piece, pure=False)
             if self.is_kept
-            else self.client.submit(_piece_product, *made, sent, *piece, pure=False)
-            for made, piece in zip(self._there, self.pieces, strict=True)
+            else self.client.submit(_piece_product, *piece_data, sent, *piece, pure=False)
+            for piece_data, piece in zip(self._there, self.pieces, strict=True)
         ]
         try:
             for (begin, _), part in zip(self.pieces, parts, strict=True):
                 result[begin:] += part.result()
         except (OSError, FutureCancelledError):
-            raise ComputationFailed("The scheduler that has the strips of the Gram matrix is gone.") from None
+            raise ComputationFailed(
+                "The Dask scheduler whose workers hold the Gram matrix does not answer: start it, and run again."
+            ) from None
         return result
 
 
@@ -155,9 +158,9 @@ def _piece(inputs: np.ndarray, profile: Profile, dtype: np.dtype, begin: int, en
     return [make_strip(inputs, rows, profile, *strip) for strip in strips(len(inputs), begin, end)]
 
 
-def _kept_product(made: list[np.ndarray], columns: np.ndarray, begin: int, end: int) -> np.ndarray:
+def _kept_product(products: list[np.ndarray], columns: np.ndarray, begin: int, end: int) -> np.ndarray:
     result = np.zeros((len(columns) - begin, columns.shape[1]))
-    for (first, _), strip in zip(strips(len(columns), begin, end), made, strict=True):
+    for (first, _), strip in zip(strips(len(columns), begin, end), products, strict=True):
         add_product(result, strip, columns, first, begin)
     return result
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed, InvalidInput
-from twolayer.core.memory_limit import available_memory, in_words
+from twolayer.core.memory_limit import available_memory, bytes_in_words
 from twolayer.core.precision import double
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.device import device_memory
@@ -44,7 +44,7 @@ DIVERGED = 1e3
 
 @dataclass(frozen=True)
 class Trained:
-    r"""What became of one network.
+    r"""The training of one network.
 
     Norms of the residual :math:`\|y - u(k)\|` at steps 0, 1, ..., outputs at the end, on the training and on other
     inputs; the share of the signs :math:`\mathbb 1\{w_r \cdot x_i \ge 0\}` that are not what they were at the start;
@@ -188,8 +188,8 @@ def check_memory(n: int, width: int, precision: str, *, has_others: bool, grams:
     way = f"a width of {fits} would fit" if fits >= 2 else "take fewer samples"
     way += ", and twice of it in single precision" if size == 8 and fits >= 2 else ""
     raise InvalidInput(
-        f"Argument `width` must be smaller: {width} units on {n} samples need {in_words(a_unit * width + fixed)}, and "
-        f"{in_words(there)} are there; {way}."
+        f"Argument `width` must be smaller: {width} units on {n} samples need "
+        f"{bytes_in_words(a_unit * width + fixed)}, and {bytes_in_words(there)} are there; {way}."
     )
 
 

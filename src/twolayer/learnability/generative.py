@@ -9,13 +9,12 @@ they reveal exists; one that they do not reveal is absent by a symmetry, or as f
 See :cite:t:`damian2024`.
 """
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
 from twolayer.learnability.formula import Factor, Formula
-from twolayer.learnability.sources import REACH, from_values, hermite_values, line_coefficients
+from twolayer.learnability.sources import REACH, from_values, line_coefficients
 from twolayer.learnability.stages import INDEPENDENT, LearningStages, climb
 from twolayer.learnability.symmetry import Symmetries
 from twolayer.learnability.tensors import HermiteTable, bound_beyond
@@ -66,7 +65,7 @@ def _kinks(formula: Formula | None) -> tuple[float, ...]:
 
 
 def takes_two_values(evaluate: Callable[[np.ndarray], np.ndarray], k: int) -> bool:
-    """Whether the label has only two values, so that every function of it is affine."""
+    """Whether the label has only two values, so that every function of the label is affine."""
     z = np.random.default_rng(1).standard_normal((4096, k))
     values = evaluate(z)
     return bool(np.all(np.minimum(np.abs(values - values.min()), np.abs(values - values.max())) < 1e-12))
@@ -91,29 +90,3 @@ def generative_staircase(
         return INDEPENDENT if table.depends_within(rows) else invariances.forbids(rows, r)
 
     return climb([table, *transformed], prove)
-
-
-def label_information(evaluate: Callable[[np.ndarray], np.ndarray], orders: int = 4, bins: int = 512) -> np.ndarray:
-    r"""Return :math:`E[\zeta_r(y)^2] / r!` for r = 1 .. orders and a function of one variable.
-
-    Points of a fine grid are sorted by label and divided into bins of equal weight, with equal labels in one bin; the
-    squared means of the bins are averaged. The result is a lower bound that grows with the number of bins.
-    """
-    edges = np.linspace(-REACH, REACH, 2**18 + 1)  # many more points than bins
-    x = 0.5 * (edges[1:] + edges[:-1])
-    w = np.exp(-0.5 * x**2)
-    x, w = x[w > 1e-18], w[w > 1e-18]
-    y = evaluate(x[:, None])
-    order = np.argsort(y, kind="stable")
-    x, w, y = x[order], w[order], y[order]
-    place = np.minimum((np.cumsum(w) / np.sum(w) * bins).astype(int), bins - 1)
-    scale = float(np.max(np.abs(y))) + 1e-300
-    tied = np.concatenate([[False], np.abs(np.diff(y)) < 1e-12 * scale])
-    first = np.maximum.accumulate(np.where(tied, 0, np.arange(len(y))))
-    place = place[first]
-    w = w / np.sum(w)
-    weight = np.bincount(place, w, bins)
-    filled = weight > 0
-    norms = np.sqrt([float(math.factorial(n)) for n in range(orders + 1)])
-    means = np.stack([np.bincount(place, w * h, bins)[filled] for h in hermite_values(x, orders) / norms[:, None]])
-    return np.sum((means / weight[filled]) ** 2 * weight[filled], axis=1)[1:]

@@ -17,7 +17,14 @@ from twolayer.core.precision import double
 from twolayer.expectation.qmc import SCRAMBLINGS, T_QUANTILE, scrambled_normals
 from twolayer.expectation.rules import QuadratureRule, gauss_hermite, legendre_rule
 from twolayer.learnability.formula import Factor, Formula, vanishes
-from twolayer.learnability.tensors import MAX_MONOMIALS, HermiteTable, bound_beyond, count, factorials, monomials
+from twolayer.learnability.tensors import (
+    MAX_MONOMIALS,
+    HermiteTable,
+    bound_beyond,
+    factorials,
+    monomial_count,
+    monomials,
+)
 from twolayer.problem import AbstractTarget
 
 ROUNDING = 5e-14
@@ -35,7 +42,7 @@ ORDERS = {1: 12, 2: 12, 3: 9, 4: 7}
 def orders_for(k: int) -> int:
     """Return how many orders of tensors are computed for a function of k variables that is not a polynomial."""
     orders = ORDERS.get(k, 5)
-    while orders > 2 and count(k, orders) > MAX_MONOMIALS:
+    while orders > 2 and monomial_count(k, orders) > MAX_MONOMIALS:
         orders -= 1
     return orders
 
@@ -54,7 +61,7 @@ def hermite_values(x: np.ndarray, orders: int) -> np.ndarray:
 def from_polynomial(terms: dict[tuple[int, ...], Any], k: int) -> HermiteTable:
     """Return the tensors of a polynomial with exact coefficients; its zeros are proved."""
     degree = max((sum(e) for e in terms), default=0)
-    if count(k, degree) > MAX_MONOMIALS:
+    if monomial_count(k, degree) > MAX_MONOMIALS:
         raise InvalidInput(
             f"A polynomial of degree {degree} in {k} fields has more tensor entries than can be computed."
         )
@@ -175,8 +182,8 @@ def from_ridges(ridges: list[Ridge], evaluate: Callable[[np.ndarray], np.ndarray
     rows = np.stack([row for *_, row in ridges])
     k = rows.shape[1]
     orders = orders_for(k)
-    values = [np.zeros(count(k, n)) for n in range(orders + 1)]
-    errors = [np.zeros(count(k, n)) for n in range(orders + 1)]
+    values = [np.zeros(monomial_count(k, n)) for n in range(orders + 1)]
+    errors = [np.zeros(monomial_count(k, n)) for n in range(orders + 1)]
     for function, kinks, weight, row in ridges:
         length = float(np.linalg.norm(row))
         c, e, _ = line_coefficients(function, orders, (0.0, *kinks), length)

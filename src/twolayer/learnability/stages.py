@@ -221,7 +221,7 @@ def _gram(table: HermiteTable, turned: list[np.ndarray], inside: int, r: int) ->
     return gram
 
 
-def coordinates_of(rows: np.ndarray) -> tuple[int, ...] | None:
+def spanning_coordinates(rows: np.ndarray) -> tuple[int, ...] | None:
     """Return the coordinates that span a subspace (orthonormal rows), or None if it is not spanned by coordinates."""
     diagonal = np.diagonal(rows.T @ rows) if len(rows) else np.zeros(rows.shape[1])
     if np.all(np.minimum(np.abs(diagonal), np.abs(diagonal - 1.0)) < 1e-12):
@@ -238,7 +238,7 @@ def prover(table: HermiteTable, symmetries: Symmetries) -> Prover:
     def prove(learned: np.ndarray, r: int) -> str | None:
         if table.depends_within(learned):
             return INDEPENDENT
-        inside = coordinates_of(learned)
+        inside = spanning_coordinates(learned)
         if inside is not None:
             outside = [i for i in range(table.k) if i not in inside]
             if table.proved_zero is not None and (not inside or table.beyond == 0.0):

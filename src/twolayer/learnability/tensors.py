@@ -29,7 +29,7 @@ def monomials(k: int, n: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def count(k: int, n: int) -> int:
+def monomial_count(k: int, n: int) -> int:
     """Return the number of monomials of degree n in k variables."""
     return math.comb(n + k - 1, k - 1)
 
@@ -60,7 +60,7 @@ def _turned_powers(basis: np.ndarray, orders: int) -> list[np.ndarray]:
     powers = [np.ones((1, 1))]
     for n in range(orders):
         before = powers[-1]
-        rows = np.zeros((count(k, n + 1), count(k, n + 1)))
+        rows = np.zeros((monomial_count(k, n + 1), monomial_count(k, n + 1)))
         done = np.zeros(len(rows), dtype=bool)
         raised = _raised(k, n)
         for j in range(k):

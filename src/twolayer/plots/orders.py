@@ -21,7 +21,7 @@ class Distances(NamedTuple):
 
     @property
     def slope(self) -> float:
-        """Of the logarithms, points weighted by their errors; two percent stand for corrections to the order."""
+        """Slope of log distance by log size, with weights from the errors and 2% for corrections to the order."""
         sizes, values, errors = (np.asarray(x, dtype=float) for x in (self.sizes, self.values, self.errors))
         weights = values / np.hypot(errors, 0.02 * values)
         return float(np.polyfit(np.log(sizes), np.log(values), 1, w=weights)[0])

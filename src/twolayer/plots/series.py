@@ -27,7 +27,7 @@ class Drawable(abc.ABC):
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is grey and so takes none of the colours."""
+        """Whether the drawing is grey, and takes none of the colours."""
         return True
 
     @abc.abstractmethod
@@ -66,7 +66,7 @@ class Series(Drawable):
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is grey and so takes none of the colours."""
+        """Whether the drawing is grey, and takes none of the colours."""
         return self.kind == "reference"
 
     def draw(self, ax: Axes, number: int) -> Handle:
@@ -186,7 +186,7 @@ class Note(Drawable):
     label: str = ""
 
     def draw(self, ax: Axes, number: int) -> Handle:
-        """Write the words."""
+        """Write the note into the axes."""
         return ax.text(self.x, self.y, self.text, **{"fontsize": "small", "color": DARK_GREY, **self.look})
 
 

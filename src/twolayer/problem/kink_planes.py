@@ -49,4 +49,4 @@ def _of_formula(text: str, k: int) -> tuple[Planes, ...] | None:
                     places.setdefault(direction, set()).update(_zeros(_on_line(factor, line)))
     if max(map(len, places.values()), default=0) > MOST:
         return None
-    return tuple(Planes(direction, tuple(sorted(found))) for direction, found in places.items() if found)
+    return tuple(Planes(direction, tuple(sorted(offsets))) for direction, offsets in places.items() if offsets)

@@ -103,12 +103,12 @@ class Problem(eqx.Module):
         if isinstance(self.noise, Flips) or not self.is_noisy:
             if self.has_sign_labels:
                 return
-            found = "its labels are others" if isinstance(self.target, Labels) else f"the target is {self.target}"
+            reason = "its labels are others" if isinstance(self.target, Labels) else f"the target is {self.target}"
         else:
-            found = f"`noise` is the variance {self.noise}, which makes them others; use Flips(probability)"
+            reason = f"`noise` is the variance {self.noise}, which makes them others; use Flips(probability)"
         raise InvalidInput(
             f"Argument {cause}, which needs labels that are signs, +1 or -1, such as SingleIndex('sign(z)') or "
-            f"Signs(target), but {found}."
+            f"Signs(target), but {reason}."
         )
 
     def _check_directions(self) -> None:

@@ -104,7 +104,7 @@ class OnCluster(AbstractExecutor):
 
 
 def gone() -> ComputationFailed:
-    """What is raised where the scheduler does not answer any more."""
+    """The error for a scheduler that does not answer any more."""
     return ComputationFailed("The scheduler is gone. What was finished is kept; the same sweep goes on from there.")
 
 
@@ -117,7 +117,7 @@ def common_environment(client: "Client") -> str:
         answers: Any = client.run(environment, on_error="return")
     except (OSError, CancelledError):
         raise gone() from None
-    found: dict[str, str] = {}
+    environments: dict[str, str] = {}
     for address, answer in answers.items():
         if isinstance(answer, OSError):  # it died while it was asked
             continue
@@ -126,12 +126,12 @@ def common_environment(client: "Client") -> str:
                 f"The worker {address} cannot use twolayer ({type(answer).__name__}: {first_line(answer)}): install "
                 "the version that this process has."
             )
-        found.setdefault(answer, address)
-    if not found:
+        environments.setdefault(answer, address)
+    if not environments:
         raise ComputationFailed("All workers are gone. What was finished is kept; the same sweep goes on from there.")
-    if len(found) > 1:
-        raise InvalidInput(_unlike({address: answer for answer, address in found.items()}))
-    (where, address), own = *found.items(), versions(["twolayer"])["twolayer"]
+    if len(environments) > 1:
+        raise InvalidInput(_unlike({address: answer for answer, address in environments.items()}))
+    (where, address), own = *environments.items(), versions(["twolayer"])["twolayer"]
     theirs = json.loads(where)[0]["twolayer"]
     if theirs != own:
         raise InvalidInput(

@@ -129,7 +129,7 @@ def _equal(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 def _names(content: Content) -> Iterator[tuple[str, str]]:
-    return ((node, name) for node, found in content.nodes.items() for name in found.variables)
+    return ((node, name) for node, content_node in content.nodes.items() for name in content_node.variables)
 
 
 def _layout(content: Content) -> str:
@@ -159,8 +159,8 @@ def _header(layout: str, keys: list[str], members: list[Content]) -> dict[str, A
             for node in first.nodes
         },
         "units": {
-            node: {name: dict(variable.attributes) for name, variable in found.variables.items()}
-            for node, found in first.nodes.items()
+            node: {name: dict(variable.attributes) for name, variable in content_node.variables.items()}
+            for node, content_node in first.nodes.items()
         },
     }
 

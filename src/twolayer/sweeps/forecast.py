@@ -21,7 +21,7 @@ SAMPLED = 4
 
 
 class SweepForecast(NamedTuple):
-    """What a sweep would take."""
+    """The cells, time and memory that a sweep would take."""
 
     cells: int
     refused: int

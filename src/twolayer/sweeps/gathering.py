@@ -73,10 +73,10 @@ class Gathering:
         for key in {key: None for name in names for key in self._users.get(name, ())}:
             cell = self.cells[key]
             while cell.number < len(cell.parts) and (name := cell.parts[cell.number]) in self.store:
-                found = dict(self.store.contents([name]))
-                if name not in found:  # a pack that was there and cannot be read
+                contents = dict(self.store.contents([name]))
+                if name not in contents:  # a pack that was there and cannot be read
                     break
-                cell.add(found[name])
+                cell.add(contents[name])
                 users = self._users[name]
                 users.discard(key)
                 if not users and self.store.folder is None:

@@ -35,8 +35,8 @@ class Listed:
 
     def known(self) -> list[Content | None]:
         """The answers in the order of the questions, with None in place of those that are not there."""
-        found = dict(self._store.contents(self._queries))
-        return [found.get(key) for key in self._keys]
+        contents = dict(self._store.contents(self._queries))
+        return [contents.get(key) for key in self._keys]
 
     def compute(self, places: Checkpoint | None = None, progress: Progress | bool | None = None) -> None:
         """Answer the questions that have no answer, in this process; what takes long keeps its place.

@@ -256,7 +256,7 @@ def run_sweep(
             store.discard(parts)
         manifest = _manifest(spec, cells, keys, where) | ({"parts": parts} if parts else {})
         store.write_manifest(manifest)
-        jobs = [Job(*each) for each in missing.items()] if gathering is None else gathering.jobs()
+        jobs = [Job(*job) for job in missing.items()] if gathering is None else gathering.jobs()
         stored = len(queries) if gathering is None else len(gathering.queries)
         counts = Counts(len(jobs), stored - len(jobs), "cells" if gathering is None else "parts of the replicas")
 

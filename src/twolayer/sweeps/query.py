@@ -82,7 +82,7 @@ class Query:
         return field_at(getattr(self, table), rest, table)
 
     def with_field(self, path: str, value: object) -> "Query":
-        """The same with another value of a field."""
+        """Return the query with another value of one field."""
         table, _, rest = _split(path)
         if isinstance(self.run, dict) and table == "run":
             _check_argument(self.verb, rest)
@@ -281,12 +281,12 @@ def cells_of(query: Query, axes: Sequence[Axis]) -> Iterator[GridCell]:
         return built[table, where]
 
     for place in places(axes):
-        found = {table: table_at(table, tuple(place[n] for n in own[table])) for table in tables}
-        refusal = next((member for member in found.values() if isinstance(member, _Refusal)), None)
+        members = {table: table_at(table, tuple(place[n] for n in own[table])) for table in tables}
+        refusal = next((member for member in members.values() if isinstance(member, _Refusal)), None)
         if refusal is not None:
             yield GridCell(place, None, refusal.reason)
         else:
-            yield GridCell(place, dataclasses.replace(query, **found), "")
+            yield GridCell(place, dataclasses.replace(query, **members), "")
 
 
 class _Refusal(NamedTuple):

@@ -57,7 +57,7 @@ class AbstractExecutor(abc.ABC):
         """Wait for a portion that was submitted; raises `KeyboardInterrupt` when the user stops the work."""
 
     def cancel(self) -> None:
-        """Give up what was submitted."""
+        """Cancel the portions that were submitted."""
         return None
 
     def grown(self, seconds: float) -> "AbstractExecutor":
@@ -92,7 +92,7 @@ class InProcess(AbstractExecutor):
 
 
 class Counts:
-    """How far a sweep is."""
+    """How many cells of a sweep were stored before, were computed, or failed, and are running."""
 
     def __init__(self, jobs: int, stored: int, noun: str = "cells"):
         self.noun = noun
@@ -181,16 +181,16 @@ class _Waiting:
         """
         if not store.refresh():
             return []
-        found = []
+        contents = []
         for group in list(self.groups):
             there = [job.key for job in group.jobs if job.key in store]
             if there:
-                found += there
+                contents += there
                 group.jobs = deque(job for job in group.jobs if job.key not in store)
                 group.jobs.rotate(random.randrange(1 + len(group.jobs)))
             if not group.jobs:
                 self.groups.remove(group)
-        return found
+        return contents
 
     def portion(self, slots: int, has_running: bool) -> tuple[Sequence[Job], bool] | None:
         """The next cells and whether they are computed together, if there are some to compute beside those running.

@@ -78,7 +78,7 @@ class BinCounts(NamedTuple):
         return cls(np.concatenate(codes), np.concatenate(counts))
 
     def joined(self, other: "BinCounts") -> "BinCounts":
-        """The counts of both."""
+        """Add the counts of another part."""
         codes, where = np.unique(np.concatenate([self.codes, other.codes]), return_inverse=True)
         counts = np.zeros(len(codes), np.int64)
         np.add.at(counts, where, np.concatenate([self.counts, other.counts]))
@@ -115,7 +115,7 @@ def quantiles_of(bins: np.ndarray, counts: np.ndarray, levels: np.ndarray) -> tu
 
 
 def reduced(node: CellNode) -> CellNode:
-    """What is kept of a part, from the trajectories of its replicas."""
+    """Reduce the trajectories of some replicas to the statistics that are kept."""
     variables = {}
     for name, variable in node.variables.items():
         if variable.dimensions[:1] != ("replica",):
@@ -144,7 +144,7 @@ def reduced(node: CellNode) -> CellNode:
 
 
 def joined(left: CellNode, right: CellNode) -> CellNode:
-    """What is kept of two parts, the first of which comes first."""
+    """Join the statistics of two parts of the replicas, in this order."""
     variables = dict(left.variables)
 
     def both(name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -137,7 +137,7 @@ def _other_grid(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | N
     if not (folder / MANIFEST).exists():
         return None
     other = read_manifest(folder)
-    names = [grid_folder(folder, each["spec"]) for each in (other, manifest)]
+    names = [grid_folder(folder, content["spec"]) for content in (other, manifest)]
     return None if names[0] == names[1] else other
 
 

@@ -339,8 +339,8 @@ class BatchMap(FitsPopulation):
         if interrupted:  # errors need all of them
             raise KeyboardInterrupt
         paths = []
-        for (variant, _), found in zip(starts, saved, strict=True):
-            rows = {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items() if name != "crossing"}
+        for (variant, _), trajectories in zip(starts, saved, strict=True):
+            rows = {name: np.where(np.isfinite(x), x, np.nan) for name, x in trajectories.items() if name != "crossing"}
             Q, M, P = seen_by_fields(plan.starts, rows)
             rows["excess_risk"] = np.asarray(risks_of(variant, problem, P, Q, M, rows["a"]))
             paths.append(rows)

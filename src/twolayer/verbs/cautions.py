@@ -81,7 +81,7 @@ def of_moments(values: dict[str, Any], errors: dict[str, Any]) -> dict[str, str]
 
 
 def tell(sentences: Sequence[str]) -> None:
-    """Warn of each of them."""
+    """Issue every sentence of caution as a warning."""
     for sentence in sentences:
         warnings.warn(sentence, Caution, stacklevel=2)
 

@@ -176,9 +176,9 @@ def judge(spec: RunSpec, results: dict[str, "xr.Dataset"], exactness: dict[str, 
     carried: dict[str, str | float] = {}
     if controls:
         control = next(finding for finding in findings if finding.description == controls[0])
-        found = equivalence(controls[0], datasets[controls[0]], control)
-        carried = found.attributes
-        verdicts.append(found.sentence)
+        control_verdict = equivalence(controls[0], datasets[controls[0]], control)
+        carried = control_verdict.attributes
+        verdicts.append(control_verdict.sentence)
         for name in results:
             if name not in exact:
                 left, right = _common_replicas(results[controls[0]], results[name])

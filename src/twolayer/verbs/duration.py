@@ -31,7 +31,7 @@ from twolayer.theory.reuse.frame import gradients_per_step
 from twolayer.theory.sde import PROBES, TOLERANCE
 from twolayer.training import SGD, RidgeRegression
 from twolayer.verbs.cautions import LONG, in_words
-from twolayer.verbs.phases import answer
+from twolayer.verbs.phases import applies_throughout
 
 # Seconds of one operation on a number, and of one program of XLA on small arrays with all its parts, on a core that
 # draws a normal number by NumPy in the third.
@@ -161,8 +161,8 @@ def foreseen(
     ends = "to an order of magnitude and without compiling; `explain` says what each description takes."
     if len(parts) == 1:
         return (f"{parts[0][0]} takes about {in_words(parts[0][1])} here, {ends}",)
-    each = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
-    return (f"This takes about {in_words(sum(time for _, time in parts))} here ({each}), {ends}",)
+    parts_in_words = ", ".join(f"{name} {in_words(time)}" for name, time in parts)
+    return (f"This takes about {in_words(sum(time for _, time in parts))} here ({parts_in_words}), {ends}",)
 
 
 def remember_run(
@@ -236,7 +236,7 @@ def sizes(
     phases = (training,) if isinstance(training, SGD) else training.trainings
     switches = () if isinstance(training, SGD) else training.switches
     ends = [min(float(ask.until), switch) for switch in (*switches, math.inf)]
-    exactness = answer(description, problem, training).exactness
+    exactness = applies_throughout(description, problem, training).exactness
     replicas = ask.replicas if exactness.is_random or problem.has_random_start else 1
     return [
         Size(problem, phase, last - first, len(ask.times()), replicas, averages)

@@ -22,7 +22,7 @@ from twolayer.problem import Problem
 from twolayer.specification.fields import instance
 from twolayer.verbs import cautions
 from twolayer.verbs.duration import foreseen, kind_of_programs, remember_run
-from twolayer.verbs.phases import follow, require
+from twolayer.verbs.phases import follow_phases, require
 from twolayer.verbs.places import conclude, open_place
 from twolayer.verbs.predictions import with_predictions
 from twolayer.verbs.progress import Progress, named_progress, shows_progress
@@ -137,7 +137,7 @@ def run(
     else:
         began = time.monotonic()
         with compiling.usual(kind_of_programs(description, problem, training)) as compiled:
-            record = follow(description, problem, training, plan)
+            record = follow_phases(description, problem, training, plan)
             taken = time.monotonic() - began - compiled()
         if place is None and not (record.interrupted or plan.stops):
             remember_run(description, problem, training, spec.ask, taken)

@@ -26,8 +26,8 @@ from twolayer.theory import SaadSolla
 from twolayer.training import SGD, Clock, RidgeRegression, Schedule
 from twolayer.verbs.cautions import in_words, of_limit, of_moments
 from twolayer.verbs.duration import Averages, measured, remember_averages, seconds
-from twolayer.verbs.phases import answer
-from twolayer.verbs.run_memory import needed
+from twolayer.verbs.phases import applies_throughout
+from twolayer.verbs.run_memory import memory_needed
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -122,7 +122,7 @@ class Explanation(NamedTuple):
         return tuple(dict.fromkeys([*of_rows, *(row.caution for row in self.moments if row.caution)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Convert the explanation to plain data, for JSON."""
         return {
             "clock": self.clock,
             "notes": list(self.notes),
@@ -132,7 +132,7 @@ class Explanation(NamedTuple):
         }
 
     def to_dataset(self) -> "xr.Dataset":
-        """The same as a labelled dataset, which is what `twolayer.save` writes and `twolayer.load` gives back."""
+        """Convert the explanation to a labelled dataset, which `twolayer.save` writes and `twolayer.load` returns."""
         types = {"applies": bool, "fields": int, "error": float, "seconds": float, "memory": float}
 
         def column(name: str, dimension: str) -> np.ndarray:
@@ -190,9 +190,9 @@ def _room(row: DescriptionRow) -> str:
     if row.memory is None:
         return "not known" if row.applies else ""
     if row.memory < SMALL:
-        return f"less than {machine.in_words(SMALL)}"
-    words, there = f"about {machine.in_words(float(f'{row.memory:.1g}'))}", machine.available_memory()
-    return words if row.memory < there else f"{words} of {machine.in_words(there)}"
+        return f"less than {machine.bytes_in_words(SMALL)}"
+    words, there = f"about {machine.bytes_in_words(float(f'{row.memory:.1g}'))}", machine.available_memory()
+    return words if row.memory < there else f"{words} of {machine.bytes_in_words(there)}"
 
 
 @takes_these
@@ -204,7 +204,7 @@ def explain(
     descriptions: Sequence[AbstractDescription | str] = (),
     **fields: Unpack[AskFields],
 ) -> Explanation:
-    """Say which descriptions apply to the problem and training, what each takes, and who computes the averages.
+    """Say which descriptions apply to a problem and a training, what each takes, and which engines compute averages.
 
     Parameters
     ----------
@@ -237,9 +237,9 @@ def explain(
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):
         member = given.get(cls) or cls()
-        applies = answer(member, problem, training)
+        applies = applies_throughout(member, problem, training)
         warned = of_limit(member, problem, training, steps) if applies.ok else ()
-        cost = [of(member, problem, training, asked, averages) for of in (seconds, needed) if applies.ok]
+        cost = [of(member, problem, training, asked, averages) for of in (seconds, memory_needed) if applies.ok]
         row = DescriptionRow(name, applies.ok, applies.exactness.value, applies.statement, warned, *cost)
         rows.append(_with_errors(row, member, warned_of))
     notes = notes_on(seen) if isinstance(seen.inputs, Gaussian) else ()

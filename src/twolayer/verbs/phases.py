@@ -18,8 +18,8 @@ from twolayer.verbs.places import run_part, run_whole
 from twolayer.verbs.tasks import on_inputs, refusal, save_times
 
 
-def answer(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
-    """The answer for the training, or for a schedule: yes if it covers every phase, and the first reason if not."""
+def applies_throughout(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
+    """Whether a description covers the training, or every phase of a schedule; the first reason if not."""
     seen = description.seen(problem)
     applies = _answer(description, seen, training)
     if applies.ok and (reason := refusal(seen, training, applies)):
@@ -41,10 +41,10 @@ def _answer(description: AbstractDescription, problem: Problem, training: Traini
     trainings = training.trainings
     rows = zip(training.problems(problem), trainings, strict=True)
     answers = [_phase_answer(description, of_phase, phase) for of_phase, phase in rows]
-    refused = next((n for n, answer in enumerate(answers) if not answer.ok), None)
+    refused = next((n for n, applies in enumerate(answers) if not applies.ok), None)
     if refused is not None:
-        answer = answers[refused]
-        return answer._replace(statement=f"phase {refused + 1}: {answer.statement}")
+        refusal_there = answers[refused]
+        return refusal_there._replace(statement=f"phase {refused + 1}: {refusal_there.statement}")
     cannot = type(description).run_phases is AbstractDescription.run_phases
     if training.has_fixed_set and cannot and len(training.methods) > 1:
         return answers[0]._replace(ok=False, statement="it does not follow a schedule on a fixed set of samples.")
@@ -59,14 +59,14 @@ def _phase_answer(description: AbstractDescription, problem: Problem, phase: SGD
 
 
 def require(description: AbstractDescription, problem: Problem, training: Training) -> Applies:
-    """Whether a description covers the training, every phase of it; or why not, as an error."""
-    applies = answer(description, problem, training)
+    """Raise `NotApplicable` with the reason if a description does not cover every phase of the training."""
+    applies = applies_throughout(description, problem, training)
     if not applies.ok:
         raise NotApplicable(f"`{type(description).__name__}` does not apply: {applies.statement}")
     return applies
 
 
-def follow(description: AbstractDescription, problem: Problem, training: Training, plan: Plan) -> Record:
+def follow_phases(description: AbstractDescription, problem: Problem, training: Training, plan: Plan) -> Record:
     """The record of a training through all its phases.
 
     On fresh samples the overlaps are a Markov process, so that a phase which begins at the overlaps of the last one,

@@ -63,10 +63,10 @@ def _of_tasks(tasks: tuple[Problem, ...], plan: Plan, record: Record) -> dict[st
         Q, M = np.asarray(Q, dtype=np.float64), np.asarray(M, dtype=np.float64)
         return risk_along(Auto().choose(task, (name,)), task, Q, M, P, a, name)
 
-    found: dict[str, np.ndarray] = {}
+    values_by_name: dict[str, np.ndarray] = {}
     for name in PREDICTIONS:
         if not any(name in reported(task) for task in tasks):
             continue
         values, bounds = zip(*(of_task(task, name) for task in tasks), strict=True)
-        found |= {f"task_{name}": np.stack(values, axis=-1), f"task_{name}_bound": np.stack(bounds, axis=-1)}
-    return found
+        values_by_name |= {f"task_{name}": np.stack(values, axis=-1), f"task_{name}_bound": np.stack(bounds, axis=-1)}
+    return values_by_name

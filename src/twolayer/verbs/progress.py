@@ -72,7 +72,7 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
     elif progress is False or _is_told.get() or not (_in_notebook() or sys.stderr.isatty()):
         tell = nobody
     else:
-        compiling.listen()
+        compiling.listen_to_jax()
         tell = bar = _NotebookBar(name, after) if _in_notebook() else _TerminalBar(name, after)
     token = _is_told.set(True)
     try:
@@ -84,7 +84,7 @@ def reporting(progress: object, name: str = "", after: float | None = None) -> I
 
 
 def named_progress(progress: Progress | bool | None, name: str) -> Callable[[float], None]:
-    """What a single run tells of its fraction, under a name; a bar shows it at once, since programs come first."""
+    """A function that reports the fraction of one run under a name; a bar appears at once."""
     if isinstance(progress, _TerminalBar | _NotebookBar):
         progress(name, 0.0)
     return functools.partial(progress, name) if callable(progress) else lambda fraction: None
@@ -97,7 +97,7 @@ def note(progress: Progress, words: str) -> None:
 
 
 def nobody(name: str, fraction: float) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def _of_two_arguments(progress: Callable[..., Any]) -> Progress:

@@ -30,7 +30,7 @@ NUMBER = 8  # bytes
 OF_PAIRS, OF_CLOUD, OF_STATE, OF_BATCH = 6, 3, 20, 4
 
 
-def needed(
+def memory_needed(
     description: AbstractDescription, problem: Problem, training: Training, ask: Ask, averages: Averages
 ) -> float | None:
     """Bytes that a run would hold at once besides what every process has; None where that is not known."""

@@ -10,7 +10,7 @@ from twolayer.analyses.quantity import Prediction
 from twolayer.core.text import Text
 from twolayer.data.deviation import Finding, judge_number
 from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
-from twolayer.data.summary import explained, finite, native
+from twolayer.data.summary import as_python, finite, verdict_lines
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,9 +75,8 @@ def summary(result: "xr.Dataset") -> Text:
         remarks.append(
             "Model: how far the mean of runs may be from the estimate, which leaves out higher orders in 1/d."
         )
-    verdict = [f"Verdict: {explained(attributes['outcome'])}.", attributes["verdict"]]
     notes = attributes["notes"].splitlines()
-    return Text("\n".join([*lines, "", *remarks, *notes, *verdict]))
+    return Text("\n".join([*lines, "", *remarks, *notes, *verdict_lines(attributes)]))
 
 
 EXIT_TIME = add_kind(
@@ -110,7 +109,9 @@ EXIT_TIME = add_kind(
 # ------------------------------------------------------------------------------------------------ to a dataset
 
 
-def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[str, Any]) -> "xr.Dataset":
+def label_exit(
+    predictions: Predictions, sample: Sample | None, finding: Finding, attributes: dict[str, Any]
+) -> "xr.Dataset":
     """The dataset of an exit time, with its verdict: what does not exist is not in it."""
     values: dict[str, Any] = {name: np.asarray(value, dtype=float) for name, value in predictions.rates.items()}
     coordinates: dict[str, Any] = {}
@@ -132,7 +133,6 @@ def labelled(predictions: Predictions, sample: Sample | None, attributes: dict[s
         values |= _measured_values(sample)
         if sample.is_censored:
             notes.append(sample.censoring)
-    finding = judge(predictions.estimates, sample)
     return label(EXIT_TIME, values, coordinates, attributes | finding.attributes | {"notes": "\n".join(notes)})
 
 
@@ -152,7 +152,7 @@ def _measured_values(sample: Sample) -> dict[str, Any]:
     }
 
 
-def judge(predictions: dict[str, Prediction], sample: Sample | None) -> Finding:
+def judge_exit(predictions: dict[str, Prediction], sample: Sample | None) -> Finding:
     """The best prediction at this d against the mean of the runs.
 
     What finite d may change is the model error. Of an ODE without one, which is a limit, it is the scatter of single
@@ -200,7 +200,7 @@ def sample_of(result: "xr.Dataset", name: str = "measured") -> Sample | None:
 
 
 def plain(result: "xr.Dataset") -> dict[str, Any]:
-    """Plain data for JSON; numbers that do not exist are None.
+    """Convert a result of `exit_time` to plain data for JSON; numbers that do not exist are None.
 
     ``measured.mean`` is None where some runs have not exited; their times are then described by the median, the
     restricted mean and the share that exited, which stand beside it.
@@ -215,7 +215,7 @@ def plain(result: "xr.Dataset") -> dict[str, Any]:
         steps = named | in_steps | {"measured": None if sample is None else sample.to_dict(unit)}
     numbers = ("p", "d", "noise", "threshold", "criterion", "definition", "learning_rate")
     return {
-        **{name: native(attributes[name]) for name in numbers},
+        **{name: as_python(attributes[name]) for name in numbers},
         **{name: float(result[name]) if name in result else None for name in _RATES},
         **named,
         **values,
@@ -226,7 +226,7 @@ def plain(result: "xr.Dataset") -> dict[str, Any]:
         "measured": None if sample is None else sample.to_dict(),
         "measured_by": attributes.get("measured_by"),
         "ode_sample": None if ode is None else ode.to_dict(),
-        "steps_per_time": native(unit),
+        "steps_per_time": as_python(unit),
         "steps": steps,
         "largest_threshold": finite(float(result.largest_threshold.min())) if "largest_threshold" in result else None,
         "outcome": attributes["outcome"],

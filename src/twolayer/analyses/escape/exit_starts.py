@@ -33,7 +33,7 @@ class Starts(NamedTuple):
     thresholds: Float[np.ndarray, " replicas"]
 
     def first(self, size: int) -> "Starts":
-        """The first few."""
+        """The starts of the first replicas."""
         starts = self.plan.starts
         few = Overlaps(starts.Q[:size], starts.M[:size], starts.P, starts.a[:size])
         plan = dataclasses.replace(self.plan, starts=few, keys=self.plan.keys[:size])

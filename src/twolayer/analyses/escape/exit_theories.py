@@ -50,7 +50,7 @@ class AbstractPredictor(abc.ABC):
 
     @abc.abstractmethod
     def applies(self, problem: Problem, training: Training) -> bool:
-        """Whether it is about this problem and training."""
+        """Whether this theory is about the problem and the training."""
 
     def check(self, problem: Problem, training: Training) -> None:  # noqa: B027 (most refuse nothing)
         """Refuse, before anything is computed, what it says has no exit."""
@@ -61,7 +61,7 @@ class AbstractPredictor(abc.ABC):
 
     @abc.abstractmethod
     def predict(self, problem: Problem, training: Training, asked: AskedExit) -> Predictions:
-        """What it says of the exit, with what the ODE says."""
+        """Predict the exit time by this theory and by the ODE."""
 
 
 def from_which_starts(sample: Sample) -> str:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.escape.exit_result import KIND, labelled
+from twolayer.analyses.escape.exit_result import KIND, judge_exit, label_exit
 from twolayer.analyses.escape.exit_starts import CRITERIA, Starts, draw_starts
 from twolayer.analyses.escape.exit_theories import PATIENCE, AbstractPredictor, AskedExit, Predictions
 from twolayer.analyses.escape.from_ode import FromODE
 from twolayer.analyses.escape.from_plateau import FromPlateau
 from twolayer.analyses.escape.from_saddle import FromSaddle
-from twolayer.analyses.escape.measurement import measure
+from twolayer.analyses.escape.measurement import measured_times
 from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.ask import Ask, Training, reads_ask
@@ -20,6 +20,7 @@ from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import NotApplicable, takes_these
 from twolayer.core.precision import double
+from twolayer.data.deviation import Finding
 from twolayer.data.provenance import Question, provenance
 from twolayer.description import AbstractDescription
 from twolayer.problem import Problem
@@ -41,7 +42,7 @@ PREDICTORS: tuple[AbstractPredictor, ...] = (FromSaddle(), FromPlateau(), FromOD
 
 
 @dataclass(frozen=True)
-class ExitTime(AbstractQuantity[Predictions, Sample]):
+class ExitTime(AbstractQuantity[Predictions, Sample | None]):
     """The time at which training leaves its start; the arguments of `exit_time` say what each field is."""
 
     threshold: float = 0.1
@@ -73,7 +74,13 @@ class ExitTime(AbstractQuantity[Predictions, Sample]):
         usual = float(np.mean(exited)) if exited.size else MEASURED_UNTIL / PATIENCE
         longest = PATIENCE * usual if self.until is None else self.until
         first = drawn.first(self.replicas)
-        return measure(problem, training, self.description, first, usual, longest, self.progress, self.checkpoint)
+        return measured_times(
+            problem, training, self.description, first, usual, longest, self.progress, self.checkpoint
+        )
+
+    def judge(self, predicted: Predictions, measured: Sample | None) -> Finding:
+        """The best prediction at this d against the mean of the runs; undecided without runs."""
+        return judge_exit(predicted.estimates, measured)
 
 
 def predictor_of(problem: Problem, training: Training) -> AbstractPredictor:
@@ -176,7 +183,7 @@ def exit_time(
         drawn = quantity.draw(problem, training)
         predictions = quantity.predict(problem, training, drawn)
         attributes = _attributes(problem, training, quantity, drawn.criterion)
-        result = labelled(predictions, None, attributes)
+        result = label_exit(predictions, None, quantity.judge(predictions, None), attributes)
         if not quantity.replicas:
             return result
         interrupts.offer(lambda: result)
@@ -185,7 +192,7 @@ def exit_time(
         except KeyboardInterrupt:
             raise Interrupted(result) from None
         attributes["measured_by"] = type(quantity.description).__name__
-        return labelled(predictions, sample, attributes)
+        return label_exit(predictions, sample, quantity.judge(predictions, sample), attributes)
 
 
 def checked(
@@ -201,7 +208,7 @@ def checked(
     progress: Progress | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> ExitTime:
-    """What `exit_time` is asked by its arguments; refuses what it refuses, before anything is computed."""
+    """Check the arguments of `exit_time`, before anything is computed, and return them as a quantity."""
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     check = instance("description", AbstractDescription, "a description such as OverlapSGD()")

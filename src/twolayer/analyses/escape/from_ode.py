@@ -25,7 +25,7 @@ from twolayer.theory.formulas import phase_retrieval
 from twolayer.theory.formulas.limit_exits import ode_exit_times
 from twolayer.theory.motion.flow import LOOSER
 from twolayer.training import Schedule
-from twolayer.verbs.phases import follow
+from twolayer.verbs.phases import follow_phases
 from twolayer.verbs.progress import Progress
 
 # How far the ODE is followed where nothing is known of its time.
@@ -39,7 +39,7 @@ class FromODE(AbstractPredictor):
     """The ODE of any problem, or the reason why there is none."""
 
     def applies(self, problem: Problem, training: Training) -> bool:
-        """Whether it is about this problem: it is, if only to say that there is no ODE."""
+        """Always true: where there is no ODE, the prediction says so."""
         return True
 
     def predict(self, problem: Problem, training: Training, asked: AskedExit) -> Predictions:
@@ -89,7 +89,7 @@ def _schedule_times(problem: Problem, training: Schedule, drawn: Starts, until: 
         steps = training.clock(problem).steps_at(times)
         plan = dataclasses.replace(levels.plan, times=times, steps=steps, **levels.watched)
         description = dataclasses.replace(ode, rtol=looser * ode.rtol, atol=looser * ode.atol)
-        record = follow(description, problem, training, plan)
+        record = follow_phases(description, problem, training, plan)
         exits = levels.exits(record)
         latest = np.searchsorted(times, np.where(np.isfinite(exits), exits, end))
         before = np.arange(len(times)) <= latest[:, None]

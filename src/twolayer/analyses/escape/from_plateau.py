@@ -20,7 +20,7 @@ class FromPlateau(AbstractPredictor):
         return isinstance(training, SGD) and quadratic.student_of(problem, training) is not None
 
     def predict(self, problem: Problem, training: Training, asked: AskedExit) -> Predictions:
-        """What the formulas say, and the ODE with the noise of SGD.
+        """Predict the exit time by the formulas at the plateau and by the ODE, with the noise of SGD.
 
         The formula of each start tells most of the scatter of the ODE; its mean over the law of the start is known.
         """

@@ -59,7 +59,7 @@ class FromSaddle(AbstractPredictor):
         return QUENCHED_STARTS if problem.p > 1 else 1
 
     def predict(self, problem: Problem, training: Training, asked: AskedExit) -> Predictions:
-        """What the formulas say, the ODE, and the ODE with the noise of SGD."""
+        """Predict the exit time by the formulas at the saddle, by the ODE, and by the ODE with the noise of SGD."""
         assert isinstance(training, SGD)
         threshold, drawn = asked.threshold, asked.drawn
         p, d, noise, gamma = numbers = problem.p, problem.d, float(problem.noise), float(training.learning_rate)

@@ -13,7 +13,7 @@ from twolayer.description import AbstractDescription, Plan, Record, Status
 from twolayer.problem import Problem
 from twolayer.simulation import OverlapSGD
 from twolayer.training import Schedule
-from twolayer.verbs.phases import continued, follow
+from twolayer.verbs.phases import continued, follow_phases
 from twolayer.verbs.places import open_place, plan_key, run_part
 from twolayer.verbs.progress import Progress
 
@@ -21,7 +21,7 @@ from twolayer.verbs.progress import Progress
 POINTS = 256
 
 
-def measure(
+def measured_times(
     problem: Problem,
     training: Training,
     description: AbstractDescription,
@@ -59,7 +59,7 @@ def measure(
 
         part = dataclasses.replace(plan, progress=share)
         if is_one:
-            record = follow(description, problem, training, part)
+            record = follow_phases(description, problem, training, part)
             _check_reached(record)
         else:
             record = run_part(description, problem, training, part, f"stage {number_done}")

@@ -29,7 +29,7 @@ class Sample:
 
     @property
     def exited(self) -> np.ndarray:
-        """The times of those that did exit."""
+        """The times of the runs that have exited."""
         return self.times[np.isfinite(self.times)]
 
     @property

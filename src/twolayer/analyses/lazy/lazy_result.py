@@ -8,20 +8,19 @@ import numpy as np
 from twolayer.analyses.lazy.networks import LIPSCHITZ, METRICS
 from twolayer.analyses.lazy.setting import learning_rate
 from twolayer.analyses.lazy.theorem_conditions import theorem_rows
-from twolayer.analyses.lazy.verdict import judge_networks
 from twolayer.core.precision import double
 from twolayer.core.text import Text, table
+from twolayer.data.deviation import Finding
 from twolayer.data.provenance import provenance
 from twolayer.data.schema import Schema, Variable, add_kind, check_kind, label
-from twolayer.data.summary import explained, finite, native
-from twolayer.kernel import FreeSpectrum, Spectrum
+from twolayer.data.summary import as_python, finite, verdict_lines
+from twolayer.kernel import FreeSpectrum, Trained
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from twolayer.analyses.lazy.lazy_ask import LazySpec
-    from twolayer.analyses.lazy.networks import Networks
-    from twolayer.analyses.lazy.setting import KernelSetting
+    from twolayer.analyses.lazy.ntk import LazyPrediction
 
 # Beyond this many points a curve is thinned in plain data; the dataset keeps all of them.
 MOST_POINTS = 2001
@@ -32,18 +31,21 @@ NETWORKS = ("replica", LABELS)
 
 def label_result(
     spec: "LazySpec",
-    setting: "KernelSetting",
-    spectrum: Spectrum | FreeSpectrum,
-    networks: "Networks",
-    curves: list[Any],
+    predicted: "LazyPrediction",
+    trained: list[list[Trained]],
+    finding: Finding | None,
     values: dict[str, Any],
-    route: dict[str, str],
     notes: list[str],
 ) -> "xr.Dataset":
     """The dataset of all numbers; the verdict is among its attributes where networks were trained."""
-    names = [curve.labels for curve in curves]
-    coordinates: dict[str, Any] = {LABELS: names, "step": np.arange(networks.steps + 1)}
+    networks, spectrum = predicted.networks, predicted.spectrum
+    curves: list[Any] = predicted.curves  # there are projections where the spectrum is exact
+    coordinates: dict[str, Any] = {
+        LABELS: [curve.labels for curve in curves],
+        "step": np.arange(networks.steps + 1),
+    }
     measures = [(np.nan, np.nan) if c.complexity is None else (c.complexity.value, c.complexity.error) for c in curves]
+    residuals = np.stack([curve.prediction.residuals for curve in curves])
     values = {
         "lambda_min": spectrum.lambda_min,
         "lambda_min_error": spectrum.lambda_min_error,
@@ -55,7 +57,7 @@ def label_result(
         "eigenvalues": spectrum.eigenvalues,
         "complexity": [value for value, _ in measures],
         "complexity_error": [error for _, error in measures],
-        "predicted_residual": np.stack([curve.prediction.residuals for curve in curves]),
+        "predicted_residual": residuals,
         "predicted_error": np.stack([curve.prediction.error for curve in curves]),
         **values,
     }
@@ -63,20 +65,15 @@ def label_result(
         values |= {"eigenvalue_counts": spectrum.counts, **_rules(curves)}
     else:
         values["projections"] = np.stack([curve.projections for curve in curves])
-    attributes = _attributes(spec, setting, networks, route, notes)
-    if networks.replicas:
-        trained = np.stack([[run.residuals for run in curve.trained] for curve in curves], axis=1)
-        gaps = np.abs(trained - values["predicted_residual"]).max(axis=-1) / values["predicted_residual"][:, 0]
+    attributes = _attributes(spec, predicted, notes)
+    if finding is not None:
+        norms = np.stack([[run.residuals for run in runs] for runs in trained], axis=1)
         values |= {
-            "trained_residual": trained,
-            "deviation": gaps,
-            "flip_share": np.stack([[run.flip_share for run in curve.trained] for curve in curves], axis=1),
+            "trained_residual": norms,
+            "deviation": np.abs(norms - residuals).max(axis=-1) / residuals[:, 0],
+            "flip_share": np.stack([[run.flip_share for run in runs] for runs in trained], axis=1),
         }
         coordinates["replica"] = np.arange(networks.replicas)
-        forms = np.sqrt(0.5 * spectrum.n) * np.asarray(values["complexity"])  # sqrt(y H^-1 y)
-        finding = judge_networks(
-            values["predicted_residual"], values["predicted_error"], trained, names, setting.width, forms
-        )
         attributes |= finding.attributes | {"judge": finding.judge}
     if "kernel_test_error" in values:
         coordinates["metric"] = list(METRICS)
@@ -100,9 +97,8 @@ def _rules(curves: list[Any]) -> dict[str, Any]:
     }
 
 
-def _attributes(
-    spec: "LazySpec", setting: "KernelSetting", networks: "Networks", route: dict[str, str], notes: list[str]
-) -> dict[str, Any]:
+def _attributes(spec: "LazySpec", predicted: "LazyPrediction", notes: list[str]) -> dict[str, Any]:
+    networks, setting = predicted.networks, predicted.networks.setting
     with double():  # whatever the caller's, the kernel's numbers are made in double precision
         origin = provenance(spec, spec.ask.seed, ["arora2019"])
     return {
@@ -118,7 +114,7 @@ def _attributes(
         "network_precision": spec.ask.precision,
         "target_formula": "" if spec.ask.target is None else spec.ask.target_name,
         "test_samples": 0 if spec.ask.test is None else spec.ask.test.n,
-        **route,
+        **predicted.route,
         "notes": "\n".join(notes),
     }
 
@@ -150,7 +146,7 @@ def rank_correlation(result: "xr.Dataset") -> float | None:
 
 
 def to_dict(result: "xr.Dataset") -> dict[str, Any]:
-    """Plain data for JSON; numbers that do not exist are None. Of several networks it holds the means."""
+    """Convert a result of `ntk` to plain data for JSON: means over networks, None for numbers that do not exist."""
     check_kind(result, KIND, "ntk")
     attributes = result.attrs
     mean = result.mean("replica", keep_attrs=True) if "replica" in result.dims else result
@@ -163,7 +159,10 @@ def to_dict(result: "xr.Dataset") -> dict[str, Any]:
     is_free = "eigenvalue_counts" in result
     given = result.sel({LABELS: "given"})
     return {
-        **{name: native(attributes[name]) for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")},
+        **{
+            name: as_python(attributes[name])
+            for name in ("n", "d", "activation", "layers", "ridge", "method", "reason")
+        },
         **{name: value(name) for name in ("lambda_min", "lambda_min_error", "lambda_max", "lambda_max_error")},
         "complexity": finite(given.complexity),
         "complexity_error": finite(given.complexity_error),
@@ -204,7 +203,7 @@ def _curve(curve: "xr.Dataset") -> dict[str, Any]:
         "predicted_error": curve.predicted_error.values[::thin].tolist(),
         "trained": curve.trained_residual.mean("replica").values[::thin].tolist() if has_network else None,
         **{name: float(curve[name].mean()) if has_network else None for name in ("deviation", "flip_share")},
-        **{name: native(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")},
+        **{name: as_python(curve.attrs[name]) if has_network else None for name in ("width", "start", "kappa")},
         "projections": curve.projections.values.tolist() if has_modes else None,
         "measure": {name: x.values[np.isfinite(x.values)].tolist() for name, x in rule.items()} or None,
     }
@@ -301,7 +300,7 @@ def summary(result: "xr.Dataset") -> Text:
         lines += ["", f"Theorems at failure probability {delta:g}, conditions with the constant 1:"]
         lines += theorem_rows(data["theorems"])
     if data["outcome"] is not None:
-        lines += ["", f"Verdict: {explained(data['outcome'])}.", data["verdict"]]
+        lines += ["", *verdict_lines(data)]
     return Text("\n".join([*lines, *([""] if data["notes"] else []), *data["notes"]]))
 
 

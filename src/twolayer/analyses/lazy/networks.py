@@ -110,7 +110,7 @@ def kernel_outputs(T: np.ndarray, networks: Networks, spectrum: AbstractSpectrum
     return np.concatenate(parts)
 
 
-def sweep(
+def along_shares(
     networks: Networks,
     test: HeldOut,
     shares: Sequence[float],

@@ -1,5 +1,6 @@
 """The verb for lazy training on a data set: what the kernel predicts, and what networks do."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -8,10 +9,14 @@ from typing_extensions import Unpack
 from twolayer.analyses.lazy.former import takes_samples
 from twolayer.analyses.lazy.lazy_ask import LazySpec, NTKAsk, NTKFields
 from twolayer.analyses.lazy.lazy_result import label_result
-from twolayer.analyses.lazy.networks import HeldOut, Networks, are_signs, distance, kernel_outputs, sweep
+from twolayer.analyses.lazy.networks import HeldOut, Networks, along_shares, are_signs, distance, kernel_outputs
 from twolayer.analyses.lazy.setting import KernelSetting, as_lazy_training, check_rate, read_setting
 from twolayer.analyses.lazy.theorem_conditions import theorem_values
+from twolayer.analyses.lazy.verdict import judge_networks
+from twolayer.analyses.quantity import AbstractQuantity
+from twolayer.ask import Training
 from twolayer.core.errors import InvalidInput, takes_these
+from twolayer.data.deviation import Finding
 from twolayer.data.samples import randomise_labels
 from twolayer.kernel import (
     AbstractSpectrum,
@@ -37,6 +42,108 @@ if TYPE_CHECKING:
     from distributed import Client
 
 
+class Data(NamedTuple):
+    """Inputs of unit norm and labels, test samples, and the bounds of the target that gives the labels."""
+
+    X: np.ndarray
+    y: np.ndarray
+    test: HeldOut | None
+    bound: dict[str, float] | None
+
+
+class Curve(NamedTuple):
+    """What the kernel predicts of one set of labels: its name, the residuals and the complexity measure."""
+
+    labels: str
+    y: np.ndarray
+    prediction: ResidualPrediction
+    projections: np.ndarray | None
+    complexity: Any
+
+
+class LazyPrediction(NamedTuple):
+    """What the kernel predicts, and how networks are trained beside it."""
+
+    data: Data
+    spectrum: Spectrum | FreeSpectrum
+    gram: np.ndarray | None  # where it is needed again
+    networks: Networks
+    curves: list[Curve]
+    route: dict[str, str]  # the method, and the reason for it
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Residuals(AbstractQuantity[LazyPrediction, list[list[Trained]]]):
+    r"""The norm of the residual :math:`\|y - u\|` of a lazy network at every step, for every set of labels."""
+
+    asked: NTKAsk
+    client: "Client | None" = None
+    progress: Progress = nobody
+
+    def predict(self, problem: Problem, training: Training | AbstractLayers) -> LazyPrediction:
+        """Predict the residuals of infinitely wide networks from the spectrum of the Gram matrix."""
+        asked, tell = self.asked, self.progress
+        setting = read_setting(problem, as_lazy_training(training))
+        replicas = int(setting.has_network) if asked.replicas is None else asked.replicas
+        if replicas and not setting.has_network:
+            raise InvalidInput(
+                f"Argument `replicas` must be 0 unless the first layer of relu units is trained, but is {replicas}."
+            )
+        chosen_devices(asked.devices)  # refuses more than there are, whatever the route
+        notes: list[str] = []
+        data = _read_data(problem, asked, notes)
+        if self.client is not None and asked.method == "exact":
+            raise InvalidInput('Argument `client` is for `method="free"`, whose products are divided among workers.')
+        route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
+        if self.client is not None:
+            route, reason = "free", "on the workers of a client"
+        if replicas:
+            has_others = data.test is not None
+            check_memory(len(data.X), setting.width, asked.precision, has_others=has_others, grams=route == "exact")
+        spectrum, gram = _spectrum(data.X, setting, asked, route, self.client, keeps_matrix=replicas > 0, tell=tell)
+        eta = check_rate(setting.eta, spectrum.largest_step, problem.d)
+        if spectrum.is_singular:
+            notes.append(
+                f"The Gram matrix is singular as far as numbers can tell (lambda_min = {spectrum.lambda_min:.2g}): "
+                f"there is no complexity measure without a ridge. {explain_singular(data.X, data.y)}"
+            )
+        networks = Networks(data.X, setting, eta, asked.steps, replicas, asked.seed, asked.precision)
+        curves = _curves(data, spectrum, networks, asked, tell)
+        return LazyPrediction(data, spectrum, gram, networks, curves, {"method": route, "reason": reason}, tuple(notes))
+
+    def measure(
+        self, problem: Problem, training: Training | AbstractLayers, predicted: LazyPrediction | None = None
+    ) -> list[list[Trained]]:
+        """Train networks of finite width on each set of labels; those of the given labels are tested as well."""
+        predicted = self.predict(problem, training) if predicted is None else predicted
+        networks, data = predicted.networks, predicted.data
+        has_all_eigenvalues = isinstance(predicted.spectrum, Spectrum)
+        return [
+            networks.train(
+                curve.y,
+                f"network of {networks.setting.width} units, {curve.labels} labels",
+                self.progress,
+                others=data.test.T if place == 0 and data.test is not None else None,
+                grams=place == 0 and has_all_eigenvalues,
+            )
+            for place, curve in enumerate(predicted.curves)
+        ]
+
+    def judge(self, predicted: LazyPrediction, measured: list[list[Trained]]) -> Finding:
+        """Compare the mean over networks with the prediction, at all steps and for all labels."""
+        curves, n = predicted.curves, predicted.spectrum.n
+        measures = [np.nan if curve.complexity is None else curve.complexity.value for curve in curves]
+        return judge_networks(
+            np.stack([curve.prediction.residuals for curve in curves]),
+            np.stack([curve.prediction.error for curve in curves]),
+            np.stack([[run.residuals for run in runs] for runs in measured], axis=1),
+            [curve.labels for curve in curves],
+            predicted.networks.setting.width,
+            np.sqrt(0.5 * n) * np.asarray(measures),  # sqrt(y H^-1 y)
+        )
+
+
 @takes_samples
 @takes_these
 @shows_progress
@@ -49,7 +156,7 @@ def ntk(
     client: "Client | None" = None,
     **fields: Unpack[NTKFields],
 ) -> "xr.Dataset":
-    r"""The lazy regime on a data set: Gram spectrum, predicted and trained loss, complexity measure, bounds.
+    r"""Predict lazy training on a data set by its kernel, and train networks beside: spectrum, losses, measure, bounds.
 
     Parameters
     ----------
@@ -82,68 +189,27 @@ def ntk(
     """
     asked = NTKAsk.of(ask, fields)
     spec = LazySpec(problem, as_lazy_training(training), asked)
-    setting = read_setting(problem, spec.training)
-    replicas = int(setting.has_network) if asked.replicas is None else asked.replicas
-    if replicas and not setting.has_network:
-        raise InvalidInput(
-            f"Argument `replicas` must be 0 unless the first layer of relu units is trained, but is {replicas}."
-        )
-    chosen_devices(asked.devices)  # refuses more than there are, whatever the route
-    tell = progress if callable(progress) else nobody
-    notes: list[str] = []
-    data = _read_data(problem, asked, notes)
-    if client is not None and asked.method == "exact":
-        raise InvalidInput('Argument `client` is for `method="free"`, whose products are divided among workers.')
-    route, reason = choose_method(asked.method, len(data.X), 3 if replicas else 2)
-    if client is not None:
-        route, reason = "free", "on the workers of a client"
-    if replicas:
-        has_others = data.test is not None
-        check_memory(len(data.X), setting.width, asked.precision, has_others=has_others, grams=route == "exact")
-    spectrum, H = _spectrum(data.X, setting, asked, route, client, keeps_matrix=replicas > 0, tell=tell)
-    eta = check_rate(setting.eta, spectrum.largest_step, problem.d)
-    networks = Networks(data.X, setting, eta, asked.steps, replicas, asked.seed, asked.precision)
-    if spectrum.is_singular:
-        notes.append(
-            f"The Gram matrix is singular as far as numbers can tell (lambda_min = {spectrum.lambda_min:.2g}): there "
-            f"is no complexity measure without a ridge. {explain_singular(data.X, data.y)}"
-        )
-    curves = _curves(data, spectrum, networks, asked, tell)
-    values = _compared(curves[0].trained, H, setting, notes)
-    values |= _tested(data, spectrum, networks, curves[0].trained, asked, tell)
+    quantity = Residuals(asked, client, progress if callable(progress) else nobody)
+    predicted = quantity.predict(problem, spec.training)
+    networks, spectrum, data = predicted.networks, predicted.spectrum, predicted.data
+    notes = list(predicted.notes)
+    trained = quantity.measure(problem, spec.training, predicted)
+    values = _compared(trained[0], predicted.gram, networks.setting, notes)
+    values |= _tested(data, spectrum, networks, trained[0], asked, quantity.progress)
     if data.bound is not None:
         form = np.nan if spectrum.is_singular else float(np.sqrt(spectrum.inverse_form(data.y).value))
         values |= data.bound | {"target_form": form}
-    measure = curves[0].complexity
-    measured = values | {"trained": curves[0].trained, "predicted": curves[0].prediction.residuals}
-    measured["complexity"] = np.nan if measure is None else measure.value
+    given = predicted.curves[0]
+    measured = values | {"trained": trained[0], "predicted": given.prediction.residuals}
+    measured["complexity"] = np.nan if given.complexity is None else given.complexity.value
     values |= theorem_values(data.y, spectrum, networks, asked, measured)
-    if measure is not None and measure.value > 1.0:
+    if given.complexity is not None and given.complexity.value > 1.0:
         notes.append(
-            f"The measure is {measure.value:.3g}, above 1, where it bounds nothing by itself: a loss is at most 1. It "
-            "follows a trend, and is compared between labels."
+            f"The measure is {given.complexity.value:.3g}, above 1, where it bounds nothing by itself: a loss is at "
+            "most 1. It follows a trend, and is compared between labels."
         )
-    return label_result(spec, setting, spectrum, networks, curves, values, {"method": route, "reason": reason}, notes)
-
-
-class Data(NamedTuple):
-    """Inputs of unit norm and labels, test samples, and the bounds of the target that gives the labels."""
-
-    X: np.ndarray
-    y: np.ndarray
-    test: HeldOut | None
-    bound: dict[str, float] | None
-
-
-class Curve(NamedTuple):
-    """One set of labels: its name, the prediction, the measure and the networks."""
-
-    labels: str
-    y: np.ndarray
-    prediction: ResidualPrediction
-    projections: np.ndarray | None
-    complexity: Any
-    trained: list[Trained]
+    finding = quantity.judge(predicted, trained) if networks.replicas else None
+    return label_result(spec, predicted, trained, finding, values, notes)
 
 
 def _read_data(problem: Problem, asked: NTKAsk, notes: list[str]) -> Data:
@@ -191,10 +257,7 @@ def _spectrum(
 def _curves(
     data: Data, spectrum: Spectrum | FreeSpectrum, networks: Networks, asked: NTKAsk, tell: Progress
 ) -> list[Curve]:
-    """Prediction, measure and networks of each set of labels; what the matrix is asked, it is asked for all at once.
-
-    The networks of the given labels are evaluated at the test inputs as well.
-    """
+    """Prediction and measure of each set of labels; what the matrix is asked, it is asked for all at once."""
     labels = {"given": data.y}
     if asked.random_labels and are_signs(data.y):
         labels["random"] = randomise_labels(data.y, 1.0, asked.seed)
@@ -204,17 +267,9 @@ def _curves(
     forms = [None] * Y.shape[1] if spectrum.is_singular else spectrum.inverse_forms(Y)
     curves = []
     for (kind, y), prediction, form in zip(labels.items(), predictions, forms, strict=True):
-        is_given = kind == "given"
-        trained = networks.train(
-            y,
-            f"network of {networks.setting.width} units, {kind} labels",
-            tell,
-            others=data.test.T if is_given and data.test is not None else None,
-            grams=is_given and isinstance(spectrum, Spectrum),
-        )
         projections = spectrum.projections(y) if isinstance(spectrum, Spectrum) else None
         complexity = None if form is None else as_measure(form, spectrum.n)
-        curves.append(Curve(kind, y, prediction, projections, complexity, trained))
+        curves.append(Curve(kind, y, prediction, projections, complexity))
     return curves
 
 
@@ -254,5 +309,5 @@ def _tested(
         errors = np.stack([data.test.errors(np.asarray(run.other_outputs)) for run in trained], axis=1)
         values["network_test_error"], values["network_test_deviation"] = errors
     if mixed:
-        values |= sweep(networks, data.test, tuple(asked.shares), mixed, data.y, outputs[:, 1:], spectrum, tell)
+        values |= along_shares(networks, data.test, tuple(asked.shares), mixed, data.y, outputs[:, 1:], spectrum, tell)
     return values

@@ -43,7 +43,7 @@ ANY_WIDTH = 2
 
 
 class KernelSetting(NamedTuple):
-    """The same in the letters of the kernel room; ``eta`` is None where the spectrum decides it."""
+    """A problem and a training in the letters of the literature; ``eta`` is None where the spectrum decides it."""
 
     width: int
     activation: AbstractActivation
@@ -71,7 +71,7 @@ def as_lazy_training(value: object) -> SGD | AbstractLayers:
 
 
 def read_setting(problem: Problem, training: SGD | AbstractLayers) -> KernelSetting:
-    """What a problem and a training say in the letters of the kernel room, or a sentence why they do not fit."""
+    """Translate a problem and a training to the letters of the literature, or raise `NotApplicable`."""
     if not isinstance(problem.target, Labels):
         raise NotApplicable(
             "Lazy training is that of a data set: use `Problem(target=Labels(), inputs=Samples(X, y), ...)`, but the "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from twolayer.analyses.learnable.learn_result import Learned, to_dataset
-from twolayer.analyses.learnable.verification import check
+from twolayer.analyses.learnable.checks import run_checks
+from twolayer.analyses.learnable.learn_result import Learned, label_learned
 from twolayer.ask import Ask, reads_ask
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import InvalidInput, takes_these
@@ -73,7 +73,7 @@ def learn(
     progress: Progress | bool | None = None,
     checkpoint: str | Path | Checkpoint | None = None,
 ) -> "xr.Dataset":
-    r"""What first-order methods find of a target, before any run: exponents, staircase, and what every protocol takes.
+    r"""Say what first-order methods find of a target, before any run: exponents, order of directions, steps, samples.
 
     The information exponent is the order of the first Hermite tensor :math:`C_r = E[\nabla^r f]` that is not zero. The
     subspace iteration gives the order in which directions are found: given those known, the lowest order r of
@@ -142,10 +142,10 @@ def learn(
     )
     tell = progress if callable(progress) else None
     with double():
-        return to_dataset(answer(asked, tell, checkpoint), asked.question, asked.seed)
+        return label_learned(analysed(asked, tell, checkpoint), asked.question, asked.seed)
 
 
-def answer(
+def analysed(
     asked: Asked, progress: Progress | None = None, checkpoint: str | Path | Checkpoint | None = None
 ) -> Learned:
     """The analysis, the time scale and the checks as objects."""
@@ -159,7 +159,7 @@ def answer(
     checks = None
     if asked.verify:
         folder = Checkpoint.of(checkpoint)
-        checks = check(analysis, asked.seed, progress or nobody, asked.largest, folder)
+        checks = run_checks(analysis, asked.seed, progress or nobody, asked.largest, folder)
         if folder is not None and not folder.is_part:
             folder.remove()
     return Learned(analysis, asked.d, scale, checks)
@@ -177,10 +177,10 @@ def _analysis(asked: Asked) -> Learnability:
 
 
 def of_analysis(analysis: Learnability) -> "xr.Dataset":
-    """The dataset of an analysis alone."""
+    """Convert an analysis to the dataset that `learn` returns, without a time scale and without checks."""
     student = None if analysis.seen is None else analysis.seen.student
     asked = Asked(analysis.target, student, P=analysis.root @ analysis.root.T)
-    return to_dataset(Learned(analysis, None, None, None), asked.question, asked.seed)
+    return label_learned(Learned(analysis, None, None, None), asked.question, asked.seed)
 
 
 def _plateau(asked: Asked, analysis: Learnability) -> Plateau | None:

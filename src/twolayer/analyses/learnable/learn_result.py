@@ -32,7 +32,7 @@ class Learned:
     checks: Checks | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Convert analysis, time scale and checks to plain data, for JSON."""
         verdict = {} if self.checks is None else {"outcome": self.checks.outcome, "verdict": self.checks.verdict}
         return (
             self.analysis.to_dict()
@@ -142,7 +142,7 @@ LEARNABILITY = add_kind(
 )
 
 
-def to_dataset(learned: Learned, specification: Specification, seed: int) -> "xr.Dataset":
+def label_learned(learned: Learned, specification: Specification, seed: int) -> "xr.Dataset":
     """Put names, units and coordinates on the answer."""
     analysis = learned.analysis
     seen = None if analysis.seen is None else analysis.seen.staircase

@@ -217,16 +217,16 @@ def _search(
     tell("one learning rate", 0.0)
     whole = samples / problem.d if samples is not None else _first_span(goal, first, pieces)
     spans = np.full(pieces, whole / pieces)
-    told = partial(tell, "one learning rate")
-    constant, constant_value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans, told)
+    report = partial(tell, "one learning rate")
+    constant, constant_value, evaluations = _descend(partial(_tied, goal), np.log([first]), spans, report)
     rates, value = constant, constant_value
     if pieces > 1:
         used = whole if samples is not None else value
         spans = np.full(pieces, used / pieces)
         if samples is None:  # the last rate goes on until the threshold is reached
             spans[-1] = PATIENCE * used
-        told = partial(tell, f"{pieces} learning rates")
-        rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans, told)
+        report = partial(tell, f"{pieces} learning rates")
+        rates, value, more = _descend(goal, np.full(pieces, constant[0]), spans, report)
         evaluations += more
     error_of = partial(_relative_error, engine, data)
     tell("errors", 0.0)

@@ -13,7 +13,7 @@ from twolayer.core.text import Text, table
 from twolayer.data.deviation import Finding, judge_number, worst_outcome
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, kind_of, label
-from twolayer.data.summary import explained
+from twolayer.data.summary import verdict_lines
 from twolayer.description import Exactness
 from twolayer.specification.fields import choice, count
 
@@ -45,9 +45,8 @@ def summary(result: "xr.Dataset") -> Text:
     lines += table(["curve", "exponent", "interval", "window"], rows, right=(1, 2, 3))
     if "width_exponent" in result:
         lines.append(f"The best width grows as compute to the power {float(result.width_exponent):.3f}.")
-    if result.attrs["outcome"] != "single":
-        lines += ["", f"Verdict, judged by {result.attrs['judge']}: {explained(result.attrs['outcome'])}"]
-    return Text("\n".join(lines))
+    verdict = verdict_lines(result.attrs)
+    return Text("\n".join([*lines, *[""] * bool(verdict), *verdict]))
 
 
 SCALING = add_kind(

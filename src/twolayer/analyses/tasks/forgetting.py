@@ -12,7 +12,7 @@ from twolayer.core.text import Text, table
 from twolayer.data.deviation import Finding, judge_number, worst_outcome
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, kind_of, label
-from twolayer.data.summary import explained, with_error
+from twolayer.data.summary import verdict_lines, with_error
 from twolayer.description import Exactness
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ def summary(result: "xr.Dataset") -> Text:
         here = result.sel(description=name)
         doubt = with_error(float(here.transfer), float(here.transfer_standard_error))
         lines.append(f"Transfer to the last phase by {name}: {doubt}")
-    outcome = result.attrs["outcome"]
-    lines += [] if outcome == "single" else ["", f"Verdict, judged by {result.attrs['judge']}: {explained(outcome)}"]
-    return Text("\n".join(lines))
+    verdict = verdict_lines(result.attrs)
+    return Text("\n".join([*lines, *[""] * bool(verdict), *verdict]))
 
 
 _ENTRY = ("description", "task", "phase")
@@ -123,7 +122,7 @@ def forgetting(result: "xr.Dataset | xr.DataTree", fresh: "xr.Dataset | xr.DataT
     values["share"] = np.array([phase["shares"] for phase in phases])
     if fresh is not None:
         values |= _transfers(runs, _runs(fresh, "fresh", needs_tasks=False)[1])
-    findings = [finding for name in names if name != judge for finding in _judged(name, runs[name], runs[judge], judge)]
+    findings = [finding for name in names if name != judge for finding in _judged(name, runs[name], runs[judge])]
     outcome = worst_outcome(finding.outcome for finding in findings)
     worst = next((finding.sentence for finding in findings if finding.outcome == outcome), f"{judge} alone.")
     first = datasets[judge].attrs
@@ -267,7 +266,7 @@ def _transfers(runs: Mapping[str, _Run], fresh: Mapping[str, "xr.Dataset"]) -> d
     return {"transfer": values, "transfer_standard_error": errors}
 
 
-def _judged(name: str, run: _Run, judge: _Run, judge_name: str) -> list[Finding]:
+def _judged(name: str, run: _Run, judge: _Run) -> list[Finding]:
     """The verdicts on the forgetting of every task, replica by replica where both have as many."""
     findings = []
     spread = float(np.ptp(judge.risks))

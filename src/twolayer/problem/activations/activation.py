@@ -52,7 +52,7 @@ class AbstractActivation(eqx.Module):
 
     @property
     def is_smooth(self) -> bool:
-        """Whether it is known to have no kinks and no jumps."""
+        """Whether the activation is known to have no kinks and no jumps."""
         return self.has_known_kinks and not self.kinks
 
     @staticmethod

@@ -61,8 +61,8 @@ class Custom(AbstractActivation):
         """Find the kinks of the function."""
         self.function = _scalar_function(function)
         given = vector("kinks")(kinks)
-        found = [kink for kink in kinks_in(self.function) or () if all(abs(kink - other) > SAME for other in given)]
-        self.kinks = tuple(sorted({*given, *found}))
+        own = [kink for kink in kinks_in(self.function) or () if all(abs(kink - other) > SAME for other in given)]
+        self.kinks = tuple(sorted({*given, *own}))
         self.parity = count("parity", low=-1, high=1)(parity)
         self.growth = count("growth", low=0)(growth)
 

@@ -111,12 +111,12 @@ class _Surfaces:
 
 def _surfaces(jaxpr: Any, consts: Any, *args: Any) -> _Surfaces:
     """Evaluate a program and collect the numbers whose zeros may be kinks."""
-    found = _Surfaces()
-    _evaluate(jaxpr, consts, args, found)
-    return found
+    surfaces = _Surfaces()
+    _evaluate(jaxpr, consts, args, surfaces)
+    return surfaces
 
 
-def _evaluate(jaxpr: Any, consts: Any, args: Any, found: _Surfaces) -> list[Any]:
+def _evaluate(jaxpr: Any, consts: Any, args: Any, surfaces: _Surfaces) -> list[Any]:
     values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     values |= dict(zip(jaxpr.invars, args, strict=True))
 
@@ -127,9 +127,9 @@ def _evaluate(jaxpr: Any, consts: Any, args: Any, found: _Surfaces) -> list[Any]
         inputs = [read(atom) for atom in eqn.invars]
         inner = _inner(eqn)
         if inner is not None:
-            outputs = _evaluate(inner.jaxpr, inner.consts, inputs, found)
+            outputs = _evaluate(inner.jaxpr, inner.consts, inputs, surfaces)
         else:
-            _collect(eqn.primitive.name, inputs, found)
+            _collect(eqn.primitive.name, inputs, surfaces)
             outputs = eqn.primitive.bind(*inputs, **eqn.params)
             outputs = outputs if eqn.primitive.multiple_results else [outputs]
         values |= dict(zip(eqn.outvars, outputs, strict=True))
@@ -145,17 +145,17 @@ def _inner(eqn: Any) -> Any:
     return None
 
 
-def _collect(name: str, inputs: list[Any], found: _Surfaces) -> None:
+def _collect(name: str, inputs: list[Any], surfaces: _Surfaces) -> None:
     if not all(jnp.issubdtype(jnp.result_type(x), jnp.floating) for x in inputs):
-        found.is_known &= name in SMOOTH
+        surfaces.is_known &= name in SMOOTH
     elif name in DIFFERENCES:
-        found.values.append(jnp.ravel(inputs[0] - inputs[1]))
+        surfaces.values.append(jnp.ravel(inputs[0] - inputs[1]))
     elif name in AT_ZERO:
-        found.values.append(jnp.ravel(inputs[0]))
+        surfaces.values.append(jnp.ravel(inputs[0]))
     elif name == "clamp":
-        found.values += [jnp.ravel(inputs[1] - inputs[0]), jnp.ravel(inputs[1] - inputs[2])]
+        surfaces.values += [jnp.ravel(inputs[1] - inputs[0]), jnp.ravel(inputs[1] - inputs[2])]
     else:
-        found.is_known &= name in SMOOTH
+        surfaces.is_known &= name in SMOOTH
 
 
 def _derivatives(function: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:

@@ -113,8 +113,8 @@ class MultiIndex(AbstractTarget):
             return ((),) * self.k
         if isinstance(self.function, Expression):
             return kinks_of(self.function.text, self.k)
-        found = kinks_in(lambda z, f=self.function: f(jnp.reshape(z, (1,)))) if self.k == 1 else ()
-        return (found,) if found else None
+        kinks = kinks_in(lambda z, f=self.function: f(jnp.reshape(z, (1,)))) if self.k == 1 else ()
+        return (kinks,) if kinks else None
 
     @property
     def polynomial(self) -> Polynomial | None:

@@ -47,8 +47,8 @@ class Signs(AbstractTarget):
             return kinks_of(f"sign({formula.text})", self.k)
         if self.k != 1:
             return None
-        found = kinks_in(lambda z: self(jnp.reshape(z, (1, 1)))[0])
-        return (found,) if found else None
+        kinks = kinks_in(lambda z: self(jnp.reshape(z, (1, 1)))[0])
+        return (kinks,) if kinks else None
 
     @property
     def polynomial(self) -> Polynomial | None:

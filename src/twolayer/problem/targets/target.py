@@ -40,7 +40,7 @@ class AbstractTarget(eqx.Module):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether it is known to have no jumps."""
+        """Whether the target is known to have no jumps."""
         return self.is_smooth or self.units is not None
 
     @property

@@ -50,9 +50,9 @@ def written() -> list[tuple[str, str]]:
     formulas = []
     for words, function, left in stated:
         text = f"{function.__doc__}\n\n"
-        found = re.search(r"\.\. math::\s*(.+?)\n\s*\n", text, re.DOTALL) or re.search(r":math:`(.+?)`", text)
-        if found is not None:  # docstrings may be stripped
-            formulas.append((words, left + " ".join(found[1].split())))
+        formula = re.search(r"\.\. math::\s*(.+?)\n\s*\n", text, re.DOTALL) or re.search(r":math:`(.+?)`", text)
+        if formula is not None:  # docstrings may be stripped
+            formulas.append((words, left + " ".join(formula[1].split())))
     return formulas
 
 

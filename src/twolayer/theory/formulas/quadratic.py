@@ -242,30 +242,8 @@ class Escape:
 
 
 def student_of(problem: Problem, training: SGD) -> QuadraticStudent | None:
-    """The student of a problem that these formulas are about, or None if they are about something else."""
+    """The student of a phase-retrieval problem in the form of these formulas; None if they do not apply."""
     is_plain = applies_to_problem(problem).ok and applies_to_plain(problem, training).ok and training.trains_first
     if not is_plain:
         return None
     return QuadraticStudent(problem.p, float(problem.noise), training.is_spherical, float(training.layer_ratio))
-
-
-def fewest_steps(student: QuadraticStudent, d: int, threshold: float) -> tuple[float, float]:
-    """The learning rate at which the annealed exit, with noise, takes the fewest steps in d dimensions, and steps / d.
-
-    It is `QuadraticStudent.optimal_learning_rate` up to corrections of order 1 / log d, which are large where the
-    motion to the plateau takes long, and exists also where there is no plateau.
-    """
-    from scipy.optimize import minimize_scalar
-
-    def steps(log_rate: float) -> float:
-        rate = float(np.exp(log_rate))
-        return student.p * Escape(student, rate, threshold).annealed_time(d, is_noisy=True) / rate
-
-    top = student.maximal_learning_rate or 4.0 * student.p
-    # A grid first: beyond some rate the time is infinite, which a search from there cannot leave.
-    grid = np.log(top) + np.linspace(-5.0, -1e-3, 41)
-    values = [steps(x) for x in grid]
-    best = int(np.argmin(values))
-    around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    optimum = minimize_scalar(steps, bounds=around, method="bounded", options={"xatol": 1e-6})
-    return float(np.exp(optimum.x)), float(optimum.fun)  # pyright: ignore[reportAttributeAccessIssue]

@@ -103,8 +103,11 @@ def follow_density(
         The relative accuracy for which the rule over the target's field is sized.
     """
     mass, b, s, times = (np.asarray(x, dtype=np.float64) for x in (mass, b, s, times))
-    if problem.k != 1 or not kind_of_rule(problem)[0]:
-        raise NotApplicable(f"A density on a grid needs one target direction with a rule, but k is {problem.k}.")
+    if problem.k != 1:
+        raise NotApplicable(f"A density on a grid needs a target of one direction, but k is {problem.k}.")
+    kind, reason = kind_of_rule(problem)
+    if not kind:
+        raise NotApplicable(f"A density on a grid needs a rule for averages over the target's field: {reason}.")
     if mass.shape != (b.size - 1, s.size - 1) or np.any(mass < 0.0):
         raise InvalidInput(
             f"Argument `mass` must be non-negative and of shape {(b.size - 1, s.size - 1)}, but has {mass.shape}."

@@ -121,15 +121,15 @@ def _in_vectors(code: RowCode, accuracies: Sequence[Accuracy], parts: Sequence[t
     numbers, starts = (np.concatenate([flat(part[n]) for part in parts]) for n in (0, 1))
     times, limits = (np.concatenate([part[n] for part in parts]) for n in (2, 3))
     tolerances = [np.repeat([float(getattr(x, name)) for x in accuracies], number) for name in ("rtol", "atol")]
-    found = solve_rows(code, starts, numbers, times, Tolerance(*tolerances), int(accuracies[0].max_steps), limits)
-    states = np.where(np.isfinite(found.states), found.states, np.nan)
+    solutions = solve_rows(code, starts, numbers, times, Tolerance(*tolerances), int(accuracies[0].max_steps), limits)
+    states = np.where(np.isfinite(solutions.states), solutions.states, np.nan)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     columns = np.split(states, ends[:-1], axis=2)
     saved: Any = [x.reshape(*states.shape[:2], *shape) for x, shape in zip(columns, shapes, strict=True)]
     saved.append(risks_of_rows(code, states, numbers))
     pieces = [slice(first, first + number) for first in range(0, len(states), number)]
     return [
-        (Saved._make([*(x[piece] for x in saved), {}]), found.is_finished[piece], found.has_stopped[piece])
+        (Saved._make([*(x[piece] for x in saved), {}]), solutions.is_finished[piece], solutions.has_stopped[piece])
         for piece in pieces
     ]
 
@@ -169,8 +169,8 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
     Q, M, a = (np.stack([np.asarray(getattr(plan.starts, name)) for plan in plans]) for name in ("Q", "M", "a"))
 
     def numbers_of(variant: int, template: Template) -> list[np.ndarray]:
-        each = [template.numbers(cell.flows.variants[variant]) for cell in cells]
-        return [np.repeat(np.stack(x), replicas, axis=0) for x in zip(*each, strict=True)]
+        numbers = [template.numbers(cell.flows.variants[variant]) for cell in cells]
+        return [np.repeat(np.stack(x), replicas, axis=0) for x in zip(*numbers, strict=True)]
 
     numbers_of_variants = [numbers_of(*pair) for pair in enumerate(templates)]
 

@@ -89,7 +89,7 @@ class Attempt(NamedTuple):
 
 
 class Tolerance(NamedTuple):
-    """What is tolerated as the error of a step."""
+    """The error of a step that is tolerated: relative and absolute."""
 
     rtol: Numbers
     atol: Numbers

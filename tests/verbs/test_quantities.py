@@ -1,0 +1,82 @@
+"""A quantity is predicted, measured and judged, whichever analysis asks for it."""
+
+import numpy as np
+import pytest
+
+import twolayer as tl
+from twolayer.analyses.escape.exit_time import ExitTime
+from twolayer.analyses.lazy.ntk import Residuals
+from twolayer.analyses.learnable.direction_order import DirectionOrder
+from twolayer.analyses.learnable.escape_slope import Escapes, EscapeSlope
+from twolayer.analyses.quantity import AbstractQuantity
+from twolayer.data.deviation import OUTCOMES
+from twolayer.theory import BatchMap
+
+PROBLEM = tl.Problem(tl.SingleIndex("linear"), tl.Student(1, "linear"), tl.Gaussian(10))
+TRAINING = tl.SGD(0.1)
+# 64 runs with mean 2 and standard error 0.025, around which chance reaches 3.5 standard errors.
+RUNS = 2.0 + 0.2 * np.tile([-1.0, 1.0], 32)
+
+
+class Known(AbstractQuantity):
+    """A quantity of which both sides are given."""
+
+    def __init__(self, prediction, runs):
+        self.prediction, self.runs = prediction, runs
+
+    def predict(self, problem, training):
+        return self.prediction
+
+    def measure(self, problem, training):
+        return self.runs
+
+
+@pytest.mark.parametrize(
+    ("prediction", "runs", "outcome"),
+    [
+        (tl.Prediction(2.05, 0.0), RUNS, "agrees"),
+        (tl.Prediction(2.3, 0.0), RUNS, "differs"),
+        (tl.Prediction(2.3, 0.25), RUNS, "agrees"),
+        (tl.Prediction(2.3, 0.0, 0.25), RUNS, "finite-d effect"),
+        (tl.Prediction(2.3, 0.0), 2.0 + 4.0 * (RUNS - 2.0) + 0.1, "agrees"),
+        (tl.Prediction(2.3, 0.0), 2.0 + 20.0 * (RUNS - 2.0), "consistent"),
+        (tl.Prediction(2.3, 0.0), RUNS[:1], "undecided"),
+        (tl.Prediction(np.nan, 0.0), RUNS, "undecided"),
+    ],
+)
+def test_one_number_ends_in_one_of_the_five_words(prediction, runs, outcome):
+    finding = Known(prediction, runs).verify(PROBLEM, TRAINING)
+    assert finding.outcome == outcome and finding.outcome in OUTCOMES
+    assert finding.sentence.startswith("Known ") and f"{len(runs)} runs" in finding.sentence
+
+
+def test_a_quantity_of_more_than_one_number_says_that_it_needs_a_judge():
+    with pytest.raises(tl.NotApplicable, match=r"`Known.judge` must be written.* return dict and ndarray"):
+        Known({"first": 1.0, "second": 2.0}, RUNS).verify(PROBLEM, TRAINING)
+
+
+def test_every_analysis_that_measures_is_a_quantity():
+    assert set(AbstractQuantity.__subclasses__()) >= {ExitTime, DirectionOrder, EscapeSlope, Residuals}
+
+
+def test_the_order_of_directions_follows_the_reuse_of_the_training():
+    analysis = tl.learnability("z1 + z1*z2 + he3(z3)")
+    order = DirectionOrder(analysis, analysis.staircase, BatchMap(), "giant steps")
+    fresh = order.predict(PROBLEM, tl.SGD(0.1, batch_size=100))
+    again = order.predict(PROBLEM, tl.SGD(0.1, batch_size=None, reuse=tl.Reused(4.0)))
+    # z1 after one step, z2 after two, z3 of leap three never; a step later on one batch
+    assert fresh.present.tolist() == [[True, False, False], [True, True, False], [True, True, False]]
+    assert again.present.tolist() == [[False, False, False], [True, False, False], [True, True, False]]
+    assert np.array_equal(fresh.absent, ~fresh.present) and again.absent.tolist() == [[False, False, True]] * 3
+
+
+def test_the_slope_of_the_escape_is_that_of_the_power_law():
+    """Steps that grow as d^2 to the last bit: the prediction for leap 3, whatever the dimension of the problem."""
+    slope = EscapeSlope(3, 1.0, 1, ((10, 512), (100, 256), (1000, 128)))
+    steps = 7.0 * np.array([10.0, 100.0, 1000.0]) ** 2
+    predicted = slope.predict(PROBLEM, TRAINING)
+    measured = Escapes(steps, 0.01 * steps, *slope._fit(steps, 0.01 * steps, predicted.value))
+    assert predicted.value == 2.0 and abs(measured.slope - 2.0) < 1e-12  # least squares through exact points
+    assert slope.judge(predicted, measured).outcome == "agrees"
+    assert slope.judge(predicted, measured._replace(slope=2.1, slope_error=0.01)).outcome == "finite-d effect"
+    assert slope.judge(predicted, measured._replace(slope=2.5, slope_error=0.01)).outcome == "differs"
