@@ -72,8 +72,8 @@ def double_the_start(monkeypatch):
 def double_the_steps(monkeypatch):
     true = training._descend
 
-    def wrong(Z0, signs, G, y, eta, *rest):
-        return true(Z0, signs, G, y, 2.0 * eta, *rest)
+    def wrong(Z0, signs, factors, y, eta, *rest):
+        return true(Z0, signs, factors, y, 2.0 * eta, *rest)
 
     monkeypatch.setattr(training, "_descend", wrong)
 

@@ -23,12 +23,13 @@ def weights(width, d, start, kappa, seed):
 
 
 @pytest.mark.parametrize("start, kappa", [("antisymmetric", 1.0), ("small", 0.3)])
-def test_dual_form_is_gradient_descent(start, kappa, monkeypatch):
+@pytest.mark.parametrize("d", [6, 12])  # fewer than half as many dimensions as samples, and more
+def test_dual_form_is_gradient_descent(start, kappa, d, monkeypatch):
     # Blocks of a few units, so that several of them are exercised; the loss is differentiated, not the formula.
     monkeypatch.setattr("twolayer.kernel.training.BLOCK", {"cpu": 100, "gpu": 100})
-    X, y, T = unit(17, 6), labels(17), unit(9, 6, seed=8)
+    X, y, T = unit(17, d), labels(17), unit(9, d, seed=8)
     m, eta, steps = 48, 0.15, 40
-    W, a = weights(m, 6, start, kappa, seed=3)
+    W, a = weights(m, d, start, kappa, seed=3)
 
     def outputs(W, inputs):
         return jnp.maximum(inputs @ W.T, 0.0) @ jnp.asarray(a) / np.sqrt(m)

@@ -5,7 +5,7 @@ r"""Gradient descent of an actual network of relu units on a data set, all sampl
 
 with :math:`e = u - y`. The first layer is trained; :math:`a_r = \pm 1`.
 Inputs enter through their products :math:`G = X X^\top` alone, so that
-the fields :math:`Z = W X^\top` are followed in place of the weights (the dual form), which is exact and free of d:
+the fields :math:`Z = W X^\top` are followed in place of the weights (the dual form), which is exact:
 
 .. math:: Z \leftarrow Z - \frac{\eta}{\sqrt m}\,a \odot \big[(\mathbb 1\{Z \ge 0\} \odot e^\top)\,G\big]
 """
@@ -13,7 +13,7 @@ the fields :math:`Z = W X^\top` are followed in place of the weights (the dual f
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -121,8 +121,8 @@ def train(
 
     Returns
     -------
-    The residuals, outputs, flipped signs and Gram matrices. Cost: :math:`2 m n^2` operations a step. Memory: fields of
-    all units, twice, and once more with ``others``.
+    The residuals, outputs, flipped signs and Gram matrices. Cost: :math:`2 m n \min(n, 2 d)` operations a step.
+    Memory: fields of all units, twice, and once more with ``others``.
 
     Notes
     -----
@@ -144,13 +144,15 @@ def train(
     check_memory(len(X), width, precision, has_others=T is not None, grams=grams)
     signs = second_layer(width, start, seed, replica)
     G = X @ X.T
+    # Fewer dimensions than samples: the product with X X^T is cheaper as two products, with X and with its transpose.
+    factors = (X, X.T) if 2 * X.shape[1] < len(X) else (G,)
     Z0 = np.empty((width, len(X)), dtype)
     for rows, W in first_layer(width, X.shape[1], start, kappa, seed, replica):
         Z0[rows] = W @ X.T
     were_on = np.packbits(Z0 >= 0.0)
     initial = gram_of_fields(G, _blocks(Z0)) if grams else None
     residuals, Z, shares, e = _descend(
-        Z0, signs, G, labels, eta, steps, T is not None, progress or (lambda fraction: None)
+        Z0, signs, factors, labels, eta, steps, T is not None, progress or (lambda fraction: None)
     )
     flipped = np.unpackbits(were_on ^ np.packbits(Z >= 0.0), count=Z.size)
     other_outputs = None
@@ -244,7 +246,7 @@ def _blocks(Z: np.ndarray) -> Iterator[np.ndarray]:
 def _descend(
     Z0: np.ndarray,
     signs: np.ndarray,
-    G: np.ndarray,
+    factors: tuple[np.ndarray, ...],
     y: np.ndarray,
     eta: float,
     steps: int,
@@ -257,7 +259,8 @@ def _descend(
     with double():
         Z, a = jnp.asarray(Z0.reshape(parts, -1, n)), jnp.asarray(signs.reshape(parts, -1), dtype)
         shares = jnp.zeros_like(Z) if with_shares else jnp.zeros((parts, 1, 1), dtype)
-        labels, products, size = jnp.asarray(y, dtype), jnp.asarray(G, dtype), jnp.asarray(eta, dtype)
+        labels, size = jnp.asarray(y, dtype), jnp.asarray(eta, dtype)
+        products = tuple(jnp.asarray(factor, dtype) for factor in factors)
         e = _residual(Z, a, labels)
         begun = _Descent(Z, shares, e, jnp.zeros(steps + 1, dtype).at[0].set(jnp.linalg.norm(e)))
 
@@ -303,19 +306,20 @@ def _residual(Z: Any, a: Any, y: Any) -> Any:
 
 
 @partial(jax.jit, donate_argnums=0)
-def _advance(now: _Descent, a: Any, G: Any, y: Any, eta: Any, first: Any, last: Any) -> _Descent:
+def _advance(now: _Descent, a: Any, factors: Any, y: Any, eta: Any, first: Any, last: Any) -> _Descent:
     """Several steps; the residual couples all blocks of units, everything else is done block by block."""
     root = jnp.sqrt(jnp.asarray(a.size, now.Z.dtype))
 
     def step(number: Any, now: _Descent) -> _Descent:
-        def move(outputs: Any, block: Any) -> Any:
+        def advance_block(outputs: Any, block: Any) -> Any:
             fields, kept, sign = block
             pull = eta * jnp.where(fields >= 0.0, now.e[None, :], 0.0)
-            fields = fields - (sign / root)[:, None] * jnp.matmul(pull, G, precision=EXACT)
+            move = reduce(partial(jnp.matmul, precision=EXACT), factors, pull)
+            fields = fields - (sign / root)[:, None] * move
             kept = kept + pull if kept.shape == pull.shape else kept
             return outputs + sign @ jnp.maximum(fields, 0.0), (fields, kept)
 
-        outputs, (Z, shares) = jax.lax.scan(move, jnp.zeros_like(now.e), (now.Z, now.shares, a))
+        outputs, (Z, shares) = jax.lax.scan(advance_block, jnp.zeros_like(now.e), (now.Z, now.shares, a))
         e = outputs / root - y
         return _Descent(Z, shares, e, now.norms.at[number + 1].set(jnp.linalg.norm(e)))
 

@@ -17,7 +17,7 @@ FAR = 10**6
 
 def make(spec, ask):
     widths, dimensions = ([4, 8, 16, 32], [10, 30, 90, 270]) if ask.full else ([4, 8, 16], [10, 30, 90])
-    draws, particles, clouds = (8192, 2048, 4) if ask.full else (spec.ask.replicas, 256, 1)
+    draws, particles, clouds = (4096, 1024, 2) if ask.full else (spec.ask.replicas, 256, 1)
     asked = Ask(spec.ask.until, np.linspace(0.0, spec.ask.until, spec.ask.save), draws)
     start, d, few = spec.problem.start, spec.problem.d, widths[0]
 

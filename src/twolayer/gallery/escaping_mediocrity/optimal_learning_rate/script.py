@@ -15,7 +15,7 @@ from twolayer.theory.formulas.phase_retrieval import STANDARD_ERRORS
 # Small enough for every width to reach it at its optimal rate; see the page on wider students.
 THRESHOLD = 0.03
 # Dimensions, over that of the page, from which the slopes in log d are taken; and how many runs in the larger ones.
-FARTHER, FAR_RUNS = (6, 36), {1: 256}
+FARTHER, FAR_RUNS = (6, 36), {1: 256, 16: 16, 32: 16}
 # The rates tried at every width, over the optimal one.
 TRIED = (0.75, 1.0, 1.25)
 
@@ -31,7 +31,7 @@ def make(spec, ask):
     curves = _curves(problem, smooth)
     widths = np.array([1, 2, 4, 8, 16, 32] if ask.full else [1, 2, 4, 8])
     # One neuron is in every gain, and costs the least.
-    table = [_of_width(problem, int(p), 1000 if p == 1 else 256 if ask.full else 64) for p in widths]
+    table = [_of_width(problem, int(p), 1000 if p == 1 else 64) for p in widths]
     gain = _gain(table)
     slopes = np.array([_slope_in_log_d(problem, int(p), row) for p, row in zip(widths, table, strict=True)]).T
     ratios, ratio_errors = _ratios(*slopes)

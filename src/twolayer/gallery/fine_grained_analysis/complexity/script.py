@@ -22,7 +22,7 @@ DELTA = 0.3  # failure probability of the law, of which the theorem leaves a thi
 
 
 def make(spec, ask):
-    n, p, steps, number = (1000, 2048, 1000, 11) if ask.full else (
+    n, p, steps, number = (1000, 2048, 400, 6) if ask.full else (
         spec["data"]["n"], spec["problem"]["student"]["p"], spec["run"]["steps"], len(spec["run"]["shares"])
     )  # fmt: skip
     shares = np.linspace(0.0, 1.0, number)

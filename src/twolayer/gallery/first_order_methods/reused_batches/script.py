@@ -19,7 +19,7 @@ NOTHING = 0.5  # the error of the best function that does not know the target's 
 
 
 def make(spec, ask):
-    d, replicas, clouds = (2000, 128, 2**18) if ask.full else (400, 48, 2**16)
+    d, replicas, clouds = (1000, 96, 2**18) if ask.full else (400, 48, 2**16)
     second_layer = np.random.default_rng(0).standard_normal(spec.problem.p)
     neuron, network = of_width(spec, d, np.ones(1)), of_width(spec, d, second_layer)
     shown, claims = [], []

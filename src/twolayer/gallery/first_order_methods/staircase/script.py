@@ -14,7 +14,6 @@ STAIRCASE, PRODUCT, CUBIC, MIXED = "z1 + z1*z2 + z1*z2*z3", "z1*z2*z3", "he3(z1)
 SIGNS = f"{STAIRCASE}, a of signs"
 # The error without any field, half of the target's mean square.
 NOTHING_KNOWN = {STAIRCASE: 1.5, PRODUCT: 0.5, CUBIC: 3.0, MIXED: 3.5}
-WIDE = 64  # neurons of the network whose second layer is fitted on samples
 ROUNDING = 1e-12  # of a test error
 NOTHING, SOMETHING = 1e-9, 1e-3  # an overlap of the map below the one is zero, above the other it is found
 THEORY = tl.BatchMap(engine=tl.Auto(engines=("Series", "Cloud", "MonteCarlo")))
@@ -26,7 +25,7 @@ def biased(x):
 
 
 def make(spec, ask):
-    p, d, replicas = (128, 1000, 16) if ask.full else (16, 256, 16)
+    p, wide, d, replicas = (32, 256, 1000, 16) if ask.full else (16, 64, 256, 16)
     steps = np.arange(STEPS + 1)
     gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
     claims, curves, right, asked = [], {}, 0, 0
@@ -48,8 +47,8 @@ def make(spec, ask):
         sentence = f"{name}: test error of SGD, extrapolated in 1/d, against theory, all steps"
         claims.append(agrees(sentence, *(x[1:] for x in extrapolated(runs, more)), predicted[1:]))
     by_map = curves[STAIRCASE][0]
-    on_samples = {width: fits_on_samples(width, d, replicas, ask.full) for width in (p, WIDE)}
-    seen, seen_error = third_stair(d, replicas)
+    on_samples = {width: fits_on_samples(width, d, replicas, ask.full) for width in (p, wide)}
+    seen, seen_error = third_stair(wide, d, replicas)
     highest = {width: mean[2] + ERRORS * error[2] for width, (mean, error) in on_samples.items()}
     claims = [
         Claim(f"overlaps that are zero or not after each step as `learn` says, of {asked}", float(right), low=asked),
@@ -61,12 +60,12 @@ def make(spec, ask):
             for width, top in highest.items()
         ),
         Claim(
-            f"staircase after three steps, p = {WIDE}: what z3 takes off the test error of SGD, in standard errors",
+            f"staircase after three steps, p = {wide}: what z3 takes off the test error of SGD, in standard errors",
             seen[3] / seen_error[3],
             low=ERRORS,
         ),
         Claim(
-            f"staircase after two steps, p = {WIDE}: what z3, there by chance, takes off it, in standard errors",
+            f"staircase after two steps, p = {wide}: what z3, there by chance, takes off it, in standard errors",
             seen[2] / seen_error[2],
             high=ERRORS,
         ),
@@ -74,7 +73,7 @@ def make(spec, ask):
         *claims,
     ]
     shown = [
-        staircase_panel(steps, curves, on_samples[WIDE]),
+        staircase_panel(steps, curves, wide, on_samples[wide]),
         others_panel(steps, curves),
         overlaps_panel(steps, curves),
     ]
@@ -139,12 +138,12 @@ def fits_on_samples(p, d, replicas, all_steps):
     return means, {number: fit.std(ddof=1) / np.sqrt(replicas) for number, fit in fits.items()}
 
 
-def third_stair(d, replicas):
+def third_stair(wide, d, replicas):
     """What the overlaps of a wide network with z3 take off the test error, after each step, and the standard error.
 
     The same network with these overlaps put outside of the target differs from it in nothing else.
     """
-    problem = layered(STAIRCASE, d, np.random.default_rng(0).standard_normal(WIDE))
+    problem = layered(STAIRCASE, d, np.random.default_rng(0).standard_normal(wide))
     runs = first_layers(problem, tl.OverlapSGD(), replicas)
     Q, M = runs.Q.values, runs.M.values
     fit = tl.RidgeRegression(PENALTY)
@@ -155,16 +154,16 @@ def third_stair(d, replicas):
     return gain.mean(axis=0), np.maximum(gain.std(axis=0, ddof=1) / np.sqrt(replicas), ROUNDING)
 
 
-def staircase_panel(steps, curves, wide):
+def staircase_panel(steps, curves, wide, on_samples):
     """The test error of the staircase, and what the best function of the fields found so far would have."""
     series = [
         *drawn("$a$ Gaussian", steps, curves[STAIRCASE], 1.0, 0),
         *drawn("$a$ signs", steps, curves[SIGNS], 1.0, 1),
         Series(
-            f"$p = {WIDE}$, fit on samples",
-            list(wide[0]),
-            list(wide[0].values()),
-            np.array(list(wide[1].values())),
+            f"$p = {wide}$, fit on samples",
+            list(on_samples[0]),
+            list(on_samples[0].values()),
+            np.array(list(on_samples[1].values())),
             kind="points",
             color=2,
             look={"marker": "s"},
