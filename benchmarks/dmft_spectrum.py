@@ -33,7 +33,7 @@ class Setting(NamedTuple):
     spectrum: list[tuple[float, float]]
     teacher: Any
     training: dict[str, Any]
-    others: dict[str, Any] = {}
+    others: Any = None
 
 
 RELU = tl.Committee(2, "relu", second_layer=[2.0, -1.0])
@@ -117,7 +117,7 @@ def problem_of(setting: Setting, d: int) -> tuple[tl.Problem, tl.SGD]:
     student = tl.Student(2, setting.activation, second_layer=np.sqrt(2) * np.array([1.0, -0.7]))
     start = tl.GivenOverlaps(np.eye(2), [[0.2, 0.0], [0.0, 0.2]])
     inputs = tl.Gaussian(d, spectrum=setting.spectrum, teacher=setting.teacher)
-    rest = {"target": RELU, "noise": 0.1} | setting.others
+    rest = {"target": RELU, "noise": 0.1} | (setting.others or {})
     return tl.Problem(student=student, inputs=inputs, start=start, **rest), tl.SGD(**options)
 
 

@@ -3,7 +3,6 @@
 import itertools
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array
@@ -89,12 +88,12 @@ class DMFT(FitsPopulation):
         if reason:
             return Applies(False, Exactness.LIMIT_D, reason)
         size = training.set_size(problem) or training.samples_per_step(problem)
-        largest_eigenvalue = problem.largest_eigenvalue
-        scatter, shift = ("1/sqrt(d)", "1/d") if largest_eigenvalue == 1.0 else ("sqrt(c_1/d)", "c_1/d")
+        c_1 = problem.largest_eigenvalue
+        scatter, shift = ("1/sqrt(d)", "1/d") if c_1 == 1.0 else ("sqrt(c_1/d)", "c_1/d")
         statement = (
             f"alpha = n/d = {size / problem.d:.3g}; error of a single run O({scatter}), here "
-            f"{(largest_eigenvalue / problem.d) ** 0.5:.2g} times a constant, of the mean O({shift}), at any fixed number "
-            "of steps; the cost grows with its square"
+            f"{(c_1 / problem.d) ** 0.5:.2g} times a constant, of the mean O({shift}), at any fixed number of steps; "
+            "the cost grows with its square"
         )
         return Applies(True, Exactness.LIMIT_D, statement)
 
