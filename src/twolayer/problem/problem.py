@@ -242,15 +242,16 @@ class Problem(eqx.Module):
         the weights :math:`c_1` times as far, and the limit is reached only where :math:`\gamma c_1 \ll p d`: the
         leading eigenvalue of a power law grows with d, so that it may never be.
         """
-        return float(np.sqrt(learning_rate * self._largest_eigenvalue / (self.p * self.d)))
+        return float(np.sqrt(learning_rate * self.largest_eigenvalue / (self.p * self.d)))
 
     @property
     def scatter_formula(self) -> str:
         """What `scatter` is, as text."""
-        return "sqrt(gamma/(p d))" if self._largest_eigenvalue == 1.0 else "sqrt(gamma c_1/(p d))"
+        return "sqrt(gamma/(p d))" if self.largest_eigenvalue == 1.0 else "sqrt(gamma c_1/(p d))"
 
     @property
-    def _largest_eigenvalue(self) -> float:
+    def largest_eigenvalue(self) -> float:
+        """The largest eigenvalue of the covariance of the inputs."""
         if self.is_isotropic:
             return 1.0
         inputs = self.equivalent.inputs

@@ -28,6 +28,7 @@ from twolayer.specification.codec import content_hash
 from twolayer.theory import DMFT, HDMF, SDE, BatchMap, MeanField, SaadSolla
 from twolayer.theory.batch_map import TOGETHER
 from twolayer.theory.reuse.frame import gradients_per_step
+from twolayer.theory.reuse.typical_samples import Layout
 from twolayer.theory.sde import PROBES, TOLERANCE
 from twolayer.training import SGD, RidgeRegression
 from twolayer.verbs.cautions import LONG, in_words
@@ -364,7 +365,7 @@ def _(description: MeanField | HDMF, size: Size) -> Cost:
 @work.register
 def _(description: DMFT, size: Size) -> Cost:
     gradients = gradients_per_step(size.training) * (size.steps + 1.0)
-    frame = size.problem.k + size.problem.p * (1.0 + gradients)
+    frame = Layout.of(size.problem, math.ceil(gradients)).size
     # Each gradient of each unit is projected on the earlier ones, at all points.
     clouds = description.scramblings * size.replicas
     projections = gradients * size.problem.p * frame * 2.0**description.log2_points

@@ -109,5 +109,5 @@ def _(description: HDMF, size: Size) -> float:
 @working.register
 def _(description: DMFT, size: Size) -> float:
     gradients = gradients_per_step(size.training) * (math.ceil(size.steps) + 1)
-    numbers = Layout(size.problem.k, size.problem.p, gradients).size * 2.0**description.log2_points
+    numbers = Layout.of(size.problem, gradients).size * 2.0**description.log2_points
     return NUMBER * OF_CLOUD * numbers

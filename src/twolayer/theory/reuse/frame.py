@@ -4,6 +4,20 @@ Gaussian inputs that have been used for a step are no longer independent of the 
 the weights as :math:`W^t = B^t E` with orthonormal rows E that span the target, the start and the noise of each
 gradient. In the limit a typical sample has independent normal coordinates x along E, moved along the noise of each
 gradient by what the sample itself put there. Everything the dynamics needs are averages over one such sample.
+
+Inputs with a spectrum, :math:`z = \sum_l \sqrt{c_l}\,u_l` with standard normal :math:`u_l` in the
+:math:`d_l = \rho_l d` dimensions of block l, are independent in the blocks, and each block has such a frame of its
+own: :math:`W^t = \sum_l B_l^t E_l`. The part of a gradient in block l is :math:`\sqrt{c_l} \sum_\nu g^\nu u_l^\nu`, whose
+coefficients g are those of all blocks. The noise that the orthonormalised gradient :math:`\hat g^r` makes there is a
+vector :math:`\sum_\nu \hat g^{r\nu} u_l^\nu` of length :math:`\sqrt{n d_l}`, on which the sample itself, whose
+:math:`u_l` has the squared length :math:`d_l`, has moved its coordinate by :math:`\hat g\,d_l / \sqrt{n d_l}`:
+
+.. math:: \chi_l = x_l + \sqrt{\rho_l / \alpha}\;\hat g, \qquad h = \sum_l \sqrt{c_l}\,B_l\,\chi_l, \qquad
+          \tfrac1d \nabla_{W_l} \sum_\nu \ell^\nu = \alpha\,\sqrt{c_l}\,E\big[g\,\chi_l^T\big]\,E_l
+
+with one :math:`\hat g` in all blocks. So the response of the fields to earlier gradients has the weights
+:math:`\sqrt{c_l \rho_l}` along the noise of block l, and this noise has the covariance
+:math:`\alpha\,c_l \rho_l\,E[g g^T]`. One block of eigenvalue one is the isotropic case.
 """
 
 from functools import partial
@@ -18,6 +32,7 @@ from jaxtyping import Array, Float
 from twolayer.core.linalg import cholesky, root
 from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
+from twolayer.problem.spectrum_blocks import coordinates_of
 from twolayer.stepping import Stepper, in_phases
 from twolayer.theory.reuse.typical_samples import Layout, TypicalSamples
 from twolayer.training import SGD, LookAhead, Repeated
@@ -42,14 +57,36 @@ class Traces(NamedTuple):
 
 
 def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
-    r"""Weights with the overlaps of the start, :math:`\hat M = M P_c^{-T}` and :math:`(Q^\perp)^{1/2}`."""
-    M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(start.P), start.M.T, lower=True).T
-    B = jnp.zeros((layout.p, layout.size)).at[:, : layout.k].set(M)
-    return at_rest(training, B.at[:, layout.k : layout.given].set(root(start.perpendicular)), start.a)
+    r"""Weights with the overlaps of the start: :math:`\hat M = M P_c^{-T}` and :math:`(Q^\perp)^{1/2}` in each block."""
+    if start.blocks is None:
+        M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(start.P), start.M.T, lower=True).T
+        parts = [M, root(start.perpendicular)]
+    else:
+        blocks = start.blocks
+        pairs = [coordinates_of(*x) for x in zip(blocks.frame.roots, blocks.Q, blocks.M, strict=True)]
+        parts = [along for along, _ in pairs] + [beside for _, beside in pairs]
+    B = jnp.zeros((layout.p, layout.size)).at[:, : layout.given].set(jnp.concatenate(parts, axis=1))
+    return at_rest(training, B, start.a)
+
+
+def answering(cloud: TypicalSamples, noise: Float[Array, "p all"]) -> Float[Array, "p noise"]:
+    """The coefficients of weights, along the noise in all blocks, by which fields answer to earlier gradients."""
+    if cloud.own is None:
+        return noise
+    p = cloud.layout.p
+    return jnp.einsum("igls,l->igs", noise.reshape(p, -1, len(cloud.own), p), cloud.own).reshape(p, -1)
+
+
+def in_all_blocks(cloud: TypicalSamples, row: Float[Array, "p noise"]) -> Float[Array, "p all"]:
+    """What the samples themselves put into the noise of gradients, in all blocks."""
+    if cloud.own is None:
+        return row
+    p = cloud.layout.p
+    return jnp.einsum("igs,l->igls", row.reshape(p, -1, p), cloud.own).reshape(p, -1)
 
 
 def fields(
-    layout: Layout, alpha: Numbers, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
+    alpha: Numbers, cloud: TypicalSamples, traces: Traces, B: Float[Array, "p size"], remembered: Array
 ) -> Float[Array, "p points"]:
     r"""The local fields of the samples, :math:`h = B\,(x + \hat g / \sqrt\alpha)`.
 
@@ -57,13 +94,13 @@ def fields(
     weights. In the usual notation the first part is :math:`\vartheta^t` and the second :math:`\sum_{s<t} R(t, s)\,g^s`.
     ``remembered`` marks the gradients in which these samples have taken part.
     """
-    return B @ cloud.x + (B[:, layout.given :] * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat
+    answer = answering(cloud, B[:, cloud.layout.given :])
+    return B @ cloud.x + (answer * remembered[None, :] / jnp.sqrt(alpha)) @ traces.hat
 
 
 def gradient_in_frame(
     problem: Problem,
     alpha: Numbers,
-    layout: Layout,
     cloud: TypicalSamples,
     traces: Traces,
     weights: Weights,
@@ -82,12 +119,13 @@ def gradient_in_frame(
     whose entries along the noise of gradient r are :math:`\alpha E[g^t x_r^T] + \sqrt\alpha\,G_{tr}`. The first part is
     the response (Stein's identity: :math:`E[g^t x^T] = \Gamma_\star B^\star + \sum_s \Gamma(t, s) B^s`), valid for
     discontinuous slopes as for smooth ones, and free of any inverse; the second is the noise
-    :math:`\zeta^t` of covariance :math:`\alpha E[g^t g^{s T}]`.
+    :math:`\zeta^t` of covariance :math:`\alpha E[g^t g^{s T}]`. In block l of a spectrum the first part has the factor
+    :math:`\sqrt{c_l}`, which is in the coordinates of the samples here, and the second :math:`\sqrt{c_l \rho_l}`.
 
     Parameters
     ----------
-    problem, alpha, layout, cloud
-        The problem; the number of samples in a set over d; the frame; typical samples of the set.
+    problem, alpha, cloud
+        The problem; the number of samples in a set over d; typical samples of the set, in the frame.
     traces
         The earlier gradients of these samples.
     weights
@@ -95,10 +133,11 @@ def gradient_in_frame(
     number, begin
         The number of the gradient, and of the first that its samples were part of.
     """
-    p, d = layout.p, problem.d
+    layout, d = cloud.layout, problem.d
+    p = layout.p
     block = jnp.arange(p * layout.gradients) // p
     remembered = ((block >= begin) & (block < number)).astype(jnp.float64)
-    h = fields(layout, alpha, cloud, traces, weights.W, remembered)
+    h = fields(alpha, cloud, traces, weights.W, remembered)
     c = weights.a * problem.student.scale
     activation = problem.student.activation
     units = activation(h)
@@ -116,9 +155,9 @@ def gradient_in_frame(
     hat = jax.lax.dynamic_update_slice(traces.hat, _solved(factor, new), (p * number, 0))
     row = jax.lax.dynamic_update_slice(past, factor, (0, p * number))
     gram = jax.lax.dynamic_update_slice(traces.gram, row, (p * number, 0))
-    is_known = jnp.arange(layout.size) < layout.given + p * number
+    is_known = jnp.arange(layout.size) < layout.given + layout.blocks * p * number
     U = jnp.where(is_known[None, :], alpha * _averages(weighted, cloud.x), 0.0)
-    U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * row)
+    U = U.at[:, layout.given :].add(jnp.sqrt(alpha) * in_all_blocks(cloud, row))
     slope = alpha * problem.student.scale * (units @ (excess * cloud.weights))
     return (d * U, d * slope), Traces(hat, gram), risk
 
@@ -163,9 +202,8 @@ def begin(
     problem: Problem, training: SGD, alpha: Numbers, start: Overlaps, cloud: TypicalSamples
 ) -> tuple[Constants, Position]:
     """The fixed data of a run, and its state at the start."""
-    size, points = cloud.x.shape
-    layout = Layout(problem.k, problem.p, (size - problem.k - problem.p) // problem.p)
-    noise = layout.size - layout.given
+    layout, points = cloud.layout, cloud.x.shape[1]
+    noise = layout.p * layout.gradients
     traces = Traces(jnp.zeros((noise, points)), jnp.zeros((noise, noise)))
     constants = Constants(problem, training, jnp.asarray(alpha), jnp.sqrt(jnp.diagonal(start.Q)), cloud)
     return constants, Position(start_in_frame(training, start, layout), traces)
@@ -177,20 +215,19 @@ def step(constants: Constants, place: Position, t: Numbers) -> tuple[Position, t
     """The state after one step of training; weights, second layer and risk over the set before the step."""
     problem, training, alpha, lengths, cloud = constants
     weights, traces = place
-    noise = traces.hat.shape[0]
-    layout = Layout(problem.k, problem.p, noise // problem.p)
+    noise, p = traces.hat.shape[0], problem.p
     per_step = gradients_per_step(training)
     before, wanted, risk = weights, queried(training, weights), jnp.asarray(jnp.nan)
     if training.has_fixed_set and wanted.W is not weights.W:  # otherwise the gradient computes the risk as well
-        used = (jnp.arange(noise) // layout.p < t).astype(jnp.float64)
-        h = fields(layout, alpha, cloud, traces, weights.W, used)
+        used = (jnp.arange(noise) // p < t).astype(jnp.float64)
+        h = fields(alpha, cloud, traces, weights.W, used)
         risk = jnp.sum(cloud.weights * problem.loss.error(cloud.y, problem.student(h.T, weights.a)))
         # The barrier puts all reading of the traces before their update, which would otherwise need a copy.
         risk, traces = jax.lax.optimization_barrier((risk, traces))
 
     def gradient_at(weights: Weights, traces: Traces, m: int) -> tuple[Gradient, Traces, Array]:
         first = jnp.zeros_like(t) if training.has_fixed_set else per_step * t
-        return gradient_in_frame(problem, alpha, layout, cloud, traces, weights, per_step * t + m, first)
+        return gradient_in_frame(problem, alpha, cloud, traces, weights, per_step * t + m, first)
 
     if isinstance(training.reuse, LookAhead):
         ahead, traces, _ = gradient_at(wanted, traces, 0)
@@ -230,7 +267,8 @@ def stepper(
 
     def measured(shown: Shown) -> dict[str, np.ndarray]:
         B, a, risk = (np.asarray(x) for x in shown.before)
-        behind = _behind(B[:, problem.k + problem.p :], np.asarray(shown.place.traces.gram))
+        answer = np.asarray(answering(cloud, jnp.asarray(B[:, cloud.layout.given :])))
+        behind = _behind(answer, np.asarray(shown.place.traces.gram))
         return {name: x[None] for name, x in {"B": B, "a": a, "risk": risk, "behind": behind}.items()}
 
     advance = in_phases([partial(by, training) for training in phases], firsts)
