@@ -23,10 +23,7 @@ TRAINING = tl.SGD(0.1, constraint=tl.Sphere())
 # Verbs and analyses without `progress`, and why.
 WITHOUT = {
     "best_training": "reads a result",
-    "derive": "seconds, of which no part is known",
-    "explain": "seconds, of which no part is known",
     "forgetting": "reads a result",
-    "moments": "one compiled program",
     "scaling": "reads a result",
 }
 ROOMS = ("twolayer.verbs.", "twolayer.analyses.", "twolayer.sweeps.")
@@ -58,6 +55,7 @@ def wait_for(shown, text, seconds=10.0):
 def test_the_list_of_functions_without_progress_is_true():
     assert all("progress" not in inspect.signature(getattr(tl, name)).parameters for name in WITHOUT)
     assert {"evolve", "compare", "exit_time", "fluctuations", "learn", "ntk", "optimise", "sweep"} <= set(VERBS)
+    assert {"explain", "derive", "moments"} <= set(VERBS)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -79,6 +77,20 @@ def test_evolve_tells_its_name_and_the_fraction():
     told = []
     tl.evolve(PROBLEM, TRAINING, "SaadSolla", until=0.1, save=2, progress=lambda *both: told.append(both))
     assert told[-1] == ("SaadSolla", 1.0) and all(name == "SaadSolla" for name, _ in told)
+
+
+@pytest.mark.parametrize(
+    ("verb", "values", "name"),
+    [
+        (tl.explain, (PROBLEM, TRAINING), "averages"),
+        (tl.derive, (PROBLEM, TRAINING), "equations"),
+        (tl.moments, (PROBLEM,), "averages"),
+    ],
+)
+def test_verbs_of_one_piece_tell_when_it_begins_and_ends(verb, values, name):
+    told = []
+    verb(*values, progress=lambda *both: told.append(both))
+    assert told == [(name, 0.0), (name, 1.0)]
 
 
 def test_a_function_of_the_fraction_alone_still_works_with_a_warning():

@@ -23,9 +23,12 @@ def derive(
 
     Example: twolayer derive examples/phase_retrieval_p1.toml --latex
     """
+    from twolayer.cli.folder import progress_bar
     from twolayer.experiment import read_spec
     from twolayer.verbs import derive as derive_equations
 
     asked = read_spec(spec, overrides or ())
-    equations = derive_equations(asked.problem, asked.training, symbolic_p=symbolic_p, general=general)
+    form = {"symbolic_p": symbolic_p, "general": general}
+    with progress_bar(quiet) as progress:
+        equations = derive_equations(asked.problem, asked.training, **form, progress=progress)
     return Answer({"title": asked.title} | equations.to_dict(), equations.latex() if latex else equations.text())

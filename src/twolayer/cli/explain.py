@@ -9,9 +9,12 @@ def explain(spec: Spec, overrides: Overrides = None, as_json: AsJson = False, qu
 
     Example: twolayer explain examples/relu_two_index.toml --set training.batch_size=4
     """
+    from twolayer.cli.folder import progress_bar
     from twolayer.experiment import read_spec
     from twolayer.verbs import explain as explain_problem
 
     asked = read_spec(spec, overrides or ())
-    explanation = explain_problem(asked.problem, asked.training, asked.ask, descriptions=asked.descriptions)
+    with progress_bar(quiet) as progress:
+        options = {"descriptions": asked.descriptions, "progress": progress}
+        explanation = explain_problem(asked.problem, asked.training, asked.ask, **options)
     return Answer({"title": asked.title} | explanation.to_dict(), str(explanation))

@@ -120,7 +120,7 @@ def _alone(query: Query) -> _Cost | None:
 
 def _of_runs(query: Query, ask: Ask, names: Sequence[str]) -> _Cost | None:
     """What runs by descriptions take one after the other, as `explain` estimates it."""
-    rows = {row.description: row for row in explain(query.problem, query.training, ask).descriptions}
+    rows = {row.description: row for row in explain(query.problem, query.training, ask, progress=False).descriptions}
     costs = [(rows[name].seconds, rows[name].memory) for name in names if name in rows]
     if any(seconds is None for seconds, _ in costs):
         return None

@@ -19,6 +19,7 @@ from twolayer.specification.fields import flag, instance
 from twolayer.theory.symbolic import Equations
 from twolayer.theory.symbolic import derive as derive_equations
 from twolayer.training import SGD, Schedule
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -57,7 +58,15 @@ class Derivation(Equations):
 
 
 @takes_these
-def derive(problem: Problem, training: Training, *, symbolic_p: bool = False, general: bool = False) -> Derivation:
+@shows_progress
+def derive(
+    problem: Problem,
+    training: Training,
+    *,
+    symbolic_p: bool = False,
+    general: bool = False,
+    progress: Progress | bool | None = None,
+) -> Derivation:
     r"""The closed equations of motion of a polynomial student on a polynomial target, as formulas.
 
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
@@ -77,6 +86,8 @@ def derive(problem: Problem, training: Training, *, symbolic_p: bool = False, ge
         Keep the width as a symbol: the equations of any two units j and l, with sums over units.
     general
         Keep P, a frozen second layer and the lengths of rows on the sphere as symbols in any case.
+    progress
+        Called with the name of what is done, and the fraction of it; as in `evolve`.
 
     Returns
     -------
@@ -94,7 +105,10 @@ def derive(problem: Problem, training: Training, *, symbolic_p: bool = False, ge
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     form = {"symbolic_p": flag("symbolic_p")(symbolic_p), "general": flag("general")(general)}
+    tell = progress if callable(progress) else nobody
+    tell("equations", 0.0)
     derived = derive_equations(problem, _one_method(training), **form)
+    tell("equations", 1.0)
     question = Question("derive", {"problem": problem, "training": training} | form)
     return Derivation(**{part.name: getattr(derived, part.name) for part in fields(derived)}, question=question)
 

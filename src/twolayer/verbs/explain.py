@@ -27,6 +27,7 @@ from twolayer.training import SGD, Clock, RidgeRegression, Schedule
 from twolayer.verbs.cautions import in_words, of_limit, of_moments
 from twolayer.verbs.duration import Averages, measured, remember_averages, seconds
 from twolayer.verbs.phases import applies_throughout
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 from twolayer.verbs.run_memory import memory_needed
 
 if TYPE_CHECKING:
@@ -196,12 +197,14 @@ def _room(row: DescriptionRow) -> str:
 
 
 @takes_these
+@shows_progress
 def explain(
     problem: Problem,
     training: Training,
     ask: Ask | None = None,
     *,
     descriptions: Sequence[AbstractDescription | str] = (),
+    progress: Progress | bool | None = None,
     **fields: Unpack[AskFields],
 ) -> Explanation:
     """Say which descriptions apply to a problem and a training, what each takes, and which engines compute averages.
@@ -216,6 +219,8 @@ def explain(
         What would be asked of a run, or its fields as keywords, as in `evolve`; times and memory are estimated for it.
     descriptions
         Descriptions with options of their own; all others are explained with their defaults.
+    progress
+        Called with the name of what is done, and the fraction of it; as in `evolve`.
 
     Returns
     -------
@@ -231,8 +236,11 @@ def explain(
     asked, is_asked = Ask.of(ask, fields), ask is not None or bool(fields)
     with np.errstate(over="ignore"):
         steps = int(training.clock(problem).steps(asked.until)) if is_asked else None
+    tell = progress if callable(progress) else nobody
+    tell("averages", 0.0)
     seen = problem.equivalent  # averages are taken on Gaussian inputs
     moments, averages = _moments(seen, training) if isinstance(seen.inputs, Gaussian) else ((), Averages())
+    tell("averages", 1.0)
     warned_of = {row.moment: row.caution for row in moments if row.caution}
     rows = []
     for name, cls in sorted(registered(AbstractDescription).items()):

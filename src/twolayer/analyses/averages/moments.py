@@ -23,6 +23,7 @@ from twolayer.problem import BlockOverlaps, Overlaps, Problem
 from twolayer.problem.overlaps import check_overlaps
 from twolayer.specification.fields import instance
 from twolayer.theory import SaadSolla
+from twolayer.verbs.progress import Progress, nobody, shows_progress
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -83,12 +84,14 @@ ALONG = _schema("moments along a trajectory", ("replica", "time"))
 
 
 @takes_these
+@shows_progress
 def moments(
     problem: Problem,
     overlaps: "Overlaps | xr.Dataset | None" = None,
     *,
     wanted: Sequence[str] | None = None,
     engine: Auto = Auto(),
+    progress: Progress | bool | None = None,
 ) -> "xr.Dataset":
     r"""Compute the Gaussian averages that move the overlaps, with their errors.
 
@@ -115,6 +118,8 @@ def moments(
         most expensive.
     engine
         How the engine of each average is chosen.
+    progress
+        Called with the name of what is done, and the fraction of it; as in `evolve`.
 
     Returns
     -------
@@ -143,7 +148,10 @@ def moments(
         points, leading = _as_points(problem, overlaps)
         needed = tuple(moment for moment in COMPUTED if moment in {PART_OF[name] for name in names})
         chosen = engine.choose(problem, needed)
+        tell = progress if callable(progress) else nobody
+        tell("averages", 0.0)
         result = _at_points(chosen, problem, points, needed)
+        tell("averages", 1.0)
         where = {name: getattr(points, name)[0].tolist() for name in ("Q", "M", "a")} | {"P": points.P.tolist()}
         if not isinstance(overlaps, Overlaps):
             where = {"trajectory": overlaps.attrs.get("spec_hash", "")}
