@@ -125,6 +125,25 @@ def test_no_two_modules_have_one_name():
     assert {stem: found for stem, found in places.items() if len(found) > 1} == {}
 
 
+# What several files have in common: the table of a result, and the reason why something does not apply.
+ROLES = {"summary", "refusal"}
+
+
+def test_no_two_public_functions_of_the_upper_rooms_share_a_name():
+    """Two functions of one name do the same for different objects; commands and the explorer answer for verbs."""
+    package = ROOT / "src" / "twolayer"
+    rooms = ("analyses", "ask.py", "core", "data", "explore", "kernel", "learnability", "report.py", "sweeps", "verbs")
+    places: dict[str, list[str]] = {}
+    for path, (_, module) in _sources().items():
+        place = path.relative_to(package)
+        if place.parts[0] in rooms and place.as_posix() != "explore/answers.py":
+            functions = (node.name for node in module.body if isinstance(node, ast.FunctionDef))
+            for name in functions:
+                if not name.startswith("_") and name not in ROLES:
+                    places.setdefault(name, []).append(place.as_posix())
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 # A field may hold anything: its type is the annotation beside it, as with `dataclasses.field`.
 MAY_BE_ANY = {"specification/fields.py: static", "specification/fields.py: leaf"}
 

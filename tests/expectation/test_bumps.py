@@ -6,7 +6,7 @@ import pytest
 
 import twolayer as tl
 from twolayer.expectation import ENGINES, Auto, estimate
-from twolayer.expectation.closed.bumps import sum_of
+from twolayer.expectation.closed.bumps import gaussian_sum
 from twolayer.problem import Custom, Overlaps
 
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
@@ -93,11 +93,11 @@ def test_no_error_is_smaller_than_the_true_one(case, longest):
     ],
 )
 def test_other_functions_are_not_taken_for_bumps(function):
-    assert sum_of(Custom(function)) is None
+    assert gaussian_sum(Custom(function)) is None
 
 
 def test_a_bump_is_read_off_its_values():
-    found = sum_of(Custom(bump(0.05, -1.25, -3.0, 0.5)[0]))
+    found = gaussian_sum(Custom(bump(0.05, -1.25, -3.0, 0.5)[0]))
     assert found is not None and found.mean == 0.5
     np.testing.assert_allclose([found.c[0], found.alpha[0], found.beta[0]], [-3.0, 400.0, -500.0], rtol=1e-13)
 

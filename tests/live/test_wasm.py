@@ -31,7 +31,7 @@ CALL = """
 
 def called(program, shared, numbers, rows, compute):
     """Return the outputs of a program for rows of its first inputs, computed in a browser."""
-    module = wasm.compiled(None, {"f": program}, shared)
+    module = wasm.compiled_to_wasm(None, {"f": program}, shared)
     given = {"module": base64.b64encode(module.binary).decode(), "numbers_at": module.layout.numbers,
              "free": module.layout.free, "numbers": list(numbers), "rows": np.asarray(rows).tolist(),
              "outputs": len(program.outputs)}  # fmt: skip
@@ -92,7 +92,7 @@ def test_random_numbers_are_those_of_python_bit_by_bit(compute):
 
     program = scalarize(drawn, WORD, WORD, WORD, WORD, REAL)
     taken = scalarize(step, [REAL] * 7, REAL, REAL, *[REAL] * 7)
-    module = wasm.compiled(WrittenOut(program, taken, 7, 2, 1), {}, 1)
+    module = wasm.compiled_to_wasm(WrittenOut(program, taken, 7, 2, 1), {}, 1)
     # Blocks of any length, and steps around the carry into the second word.
     lasts = [1, 2, 31, 32, 33, 70, 2**32 - 1, 2**32, 2**32 + 5]
     given = {"module": base64.b64encode(module.binary).decode(), "layout": module.layout, "lasts": lasts}
@@ -144,7 +144,7 @@ def test_loops_over_arrays_agree_with_xla(compute):
 def test_what_cannot_be_written_out_is_refused():
     program = scalarize(lambda x: jax.scipy.special.erfc(x), REAL)
     with pytest.raises(Unsupported, match="erfc"):
-        wasm.compiled(None, {"f": program}, 0)
+        wasm.compiled_to_wasm(None, {"f": program}, 0)
     with pytest.raises(Unsupported, match="sort"):
         as_loops(jnp.sort, jax.ShapeDtypeStruct((3,), jnp.float64))
     with pytest.raises(Unsupported, match="lu"):

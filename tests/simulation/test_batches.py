@@ -14,7 +14,7 @@ from twolayer.core import interrupts
 from twolayer.core.precision import double
 from twolayer.description import Cell, Record, Status
 from twolayer.simulation import overlap_batch, overlap_sgd
-from twolayer.simulation.overlap_batch import advance_kernel
+from twolayer.simulation.overlap_batch import by_gpu_kernel
 
 
 def square(d, noise=0.0, **options):
@@ -182,7 +182,7 @@ def test_the_gpu_kernel_goes_through_the_steps_of_each_cell(monkeypatch):
         records = description.run_batch(cells)
         driver = overlap_sgd._shared_driver.__wrapped__
         monkeypatch.setattr(overlap_sgd, "_shared_driver", driver)
-        monkeypatch.setattr(overlap_sgd, "advance_native", lambda program, replicas: advance_kernel(program))
+        monkeypatch.setattr(overlap_sgd, "by_native_code", lambda program, replicas: by_gpu_kernel(program))
         for record, other in zip(records, description.run_batch(cells), strict=True):
             assert_same(record, other, rtol=1e-12)
     assert any(np.any(record.status == Status.STOPPED) for record in records)

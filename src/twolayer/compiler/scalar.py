@@ -103,7 +103,7 @@ def _polynomial(x: Array, *coefficients: Array | float) -> Array:
     return value
 
 
-def erf(x: Array) -> Array:
+def scalar_erf(x: Array) -> Array:
     """Return the error function by the coefficients of the Cephes library; few kernel compilers have one."""
     a = jax.numpy.abs(x)
     near = jax.numpy.minimum(a, 1.0)
@@ -128,7 +128,7 @@ def erf(x: Array) -> Array:
 
 # Operations that a program writes as several; all but the first are new in jax 0.12.
 WRITTEN_AS: dict[str, Callable[..., Array]] = {
-    "erf": erf,
+    "erf": scalar_erf,
     "exp_neg_sq": lambda x: jax.numpy.exp(-jax.numpy.square(x)),  # in the slope of erf
     "one_minus_square": lambda x: (1.0 + x) * (1.0 - x),
     "polynomial": lambda x, *coefficients: _polynomial(x, *reversed(coefficients)),  # constant first there

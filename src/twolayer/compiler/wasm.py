@@ -260,7 +260,7 @@ def _end_of_block(function: Function, course: _TimeLoop, last: int) -> None:
     function.set(course.end)
 
 
-def compiled(advance: WrittenOut | None, others: dict[str, Program | ArrayProgram], shared: int) -> Compiled:
+def compiled_to_wasm(advance: WrittenOut | None, others: dict[str, Program | ArrayProgram], shared: int) -> Compiled:
     """Compile a step and other programs to one module.
 
     The step becomes the exported function ``advance(state, own, words, first, last)`` for one replica. Each of the

@@ -18,7 +18,7 @@ _SAME = {"add": "add", "add_any": "add", "sub": "sub", "mul": "mul", "div": "div
          "ceil": "ceil", "max": "max", "min": "min"}  # fmt: skip
 
 
-def kind_of(dtype: DTypeLike) -> int:
+def type_of(dtype: DTypeLike) -> int:
     """The kind of number of a type, as the binary format writes it."""
     name = np.dtype(dtype).name
     if name not in _KINDS:
@@ -41,7 +41,7 @@ class Scalars:
     def push(self, node: Node) -> None:
         """Push the value of a node."""
         if node.number is None:
-            self.function.constant(kind_of(node.dtype), node.value)
+            self.function.constant(type_of(node.dtype), node.value)
         else:
             self.function.get(self.inputs[-1 - node.number] if node.number < 0 else self.place[node.number])
 
@@ -50,11 +50,11 @@ class Scalars:
         for number in numbers:
             op = self.program.ops[number]
             self._operation(op)
-            self.place[number] = self.function.local(kind_of(op.dtype))
+            self.place[number] = self.function.local(type_of(op.dtype))
             self.function.set(self.place[number])
 
     def _operation(self, op: Op) -> None:
-        name, kind, arguments = op.primitive.name, kind_of(op.dtype), op.arguments
+        name, kind, arguments = op.primitive.name, type_of(op.dtype), op.arguments
         prefix, given = _PREFIX[kind], arguments[0].dtype
         if name == "select_n":
             for node in (arguments[2], arguments[1], arguments[0]):
@@ -66,7 +66,7 @@ class Scalars:
             self.push(node)
         if name in _PREDICATES:
             suffix = "" if np.dtype(given).kind == "f" or name in ("eq", "ne") else _sign(given)
-            self.function.do(f"{_PREFIX[kind_of(given)]}.{name}{suffix}")
+            self.function.do(f"{_PREFIX[type_of(given)]}.{name}{suffix}")
         elif name == "square":
             self.push(arguments[0])
             self.function.do(f"{prefix}.mul")
@@ -77,8 +77,8 @@ class Scalars:
         elif name == "convert_element_type":
             self._convert(given, op.dtype)
         elif name == "bitcast_convert_type":
-            if kind_of(given) != kind:
-                self.function.do(f"{prefix}.reinterpret_{_PREFIX[kind_of(given)]}")
+            if type_of(given) != kind:
+                self.function.do(f"{prefix}.reinterpret_{_PREFIX[type_of(given)]}")
         elif kind == F64 and name in self.calls:
             self.function.call(self.calls[name])
         else:
@@ -114,9 +114,9 @@ class Scalars:
             raise Unsupported(f"{name} of {np.dtype(first.dtype).name}") from None
 
     def _power(self, op: Op, power: int) -> None:
-        prefix = _PREFIX[kind_of(op.dtype)]
+        prefix = _PREFIX[type_of(op.dtype)]
         if power < 0:
-            self.function.constant(kind_of(op.dtype), 1.0)
+            self.function.constant(type_of(op.dtype), 1.0)
         self.push(op.arguments[0])
         for _ in range(abs(power) - 1):
             self.push(op.arguments[0])
@@ -125,7 +125,7 @@ class Scalars:
             self.function.do(f"{prefix}.div")
 
     def _convert(self, before: Any, after: Any) -> None:
-        old, new = kind_of(before), kind_of(after)
+        old, new = type_of(before), type_of(after)
         if np.dtype(after) == np.bool_ and np.dtype(before) != np.bool_:
             raise Unsupported(f"conversion from {np.dtype(before).name} to bool")
         if old == new:
@@ -164,8 +164,8 @@ class Lanes:
         for op in self.program.ops:
             for node in op.arguments:
                 if node.number is None:
-                    self._constant(kind_of(node.dtype), node.value)
-                    if kind_of(node.dtype) == I64 and 0 <= node.value < 2**32:  # for products of words
+                    self._constant(type_of(node.dtype), node.value)
+                    if type_of(node.dtype) == I64 and 0 <= node.value < 2**32:  # for products of words
                         self._constant(I32, node.value)
 
     def _constant(self, kind: int, value: Any) -> int:
@@ -178,15 +178,15 @@ class Lanes:
     def registers(self, node: Node) -> tuple[int, ...]:
         """Return the locals that hold a node."""
         if node.number is None:
-            one = self.constants[kind_of(node.dtype), node.value]
-            return (one, one) if kind_of(node.dtype) in (F64, I64) else (one,)
+            one = self.constants[type_of(node.dtype), node.value]
+            return (one, one) if type_of(node.dtype) in (F64, I64) else (one,)
         return self.inputs[-1 - node.number] if node.number < 0 else self.place[node.number]
 
     def write(self, numbers: Sequence[int]) -> None:
         """Append the operations with these numbers."""
         for number in numbers:
             op = self.program.ops[number]
-            halves = 2 if kind_of(op.dtype) in (F64, I64) else 1
+            halves = 2 if type_of(op.dtype) in (F64, I64) else 1
             if op.primitive.name in _PREDICATES:
                 halves = len(self.registers(op.arguments[0]))
             held = tuple(self.function.local(V128) for _ in range(halves))
@@ -214,12 +214,12 @@ class Lanes:
                 raise Unsupported("shifts by a number that is computed")
             self.function.constant(I32, arguments[1].value)
             suffix = {"shift_left": "shl", "shift_right_logical": "shr_u", "shift_right_arithmetic": "shr_s"}[name]
-            return self._do(f"{SHAPES[kind_of(op.dtype)]}.{suffix}")
+            return self._do(f"{SHAPES[type_of(op.dtype)]}.{suffix}")
         for node in arguments:
             self.function.get(self.registers(node)[half])
         if name == "bitcast_convert_type":
             return None
-        shape = SHAPES[kind_of(arguments[0].dtype)]
+        shape = SHAPES[type_of(arguments[0].dtype)]
         if name in ("and", "or", "xor"):
             shape = "v128"
         known = {"max": "pmax", "min": "pmin"} | {name: name for name in _PREDICATES}
@@ -247,7 +247,7 @@ class Lanes:
         mask = self.registers(op.arguments[0])
         for node in (op.arguments[2], op.arguments[1]):
             self.function.get(self.registers(node)[half])
-        if len(mask) == (2 if kind_of(op.dtype) in (F64, I64) else 1):
+        if len(mask) == (2 if type_of(op.dtype) in (F64, I64) else 1):
             self.function.get(mask[half])
         elif len(mask) == 1:
             self.function.get(mask[0])

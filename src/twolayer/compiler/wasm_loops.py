@@ -8,7 +8,7 @@ import numpy as np
 
 from twolayer.compiler.array_loops import ArrayProgram, Loop
 from twolayer.compiler.wasm_binary import F32, F64, I32, I64, Function, Module
-from twolayer.compiler.wasm_code import Scalars, kind_of
+from twolayer.compiler.wasm_code import Scalars, type_of
 
 BYTES = 8  # of one place in memory, whatever it holds
 _FORMATS = {F64: "<d", F32: "<f", I32: "<i", I64: "<q"}
@@ -29,7 +29,7 @@ class Looped:
         self.program, self.module, self.base, self.calls = program, module, base, calls
         self.size = BYTES * program.size
         for n, (value, dtype) in enumerate(program.constants):
-            bits = struct.pack(_FORMATS[kind_of(dtype)], value).ljust(BYTES, b"\0")
+            bits = struct.pack(_FORMATS[type_of(dtype)], value).ljust(BYTES, b"\0")
             module.data.append((base + BYTES * (program.inputs + n), bits))
         self.functions = [module.add(self._loop(loop)) for loop in program.loops]
 
@@ -68,15 +68,15 @@ class Looped:
         inputs = []
         for access, dtype in zip(accesses, loop.body.inputs, strict=False):
             offset = _address(function, access, counters, addresses)
-            function.load(kind_of(dtype), offset)
-            inputs.append(function.local(kind_of(dtype)))
+            function.load(type_of(dtype), offset)
+            inputs.append(function.local(type_of(dtype)))
             function.set(inputs[-1])
         writer = Scalars(loop.body, function, inputs, self.calls)
         writer.write(range(len(loop.body.ops)))
         for access, node in zip(accesses[len(loop.reads) :], loop.body.outputs, strict=True):
             offset = _address(function, access, counters, addresses)
             writer.push(node)
-            function.store(kind_of(node.dtype), offset)
+            function.store(type_of(node.dtype), offset)
         for counter, count in zip(reversed(counters), reversed(axes), strict=True):
             function.get(counter)
             function.constant(I32, 1)

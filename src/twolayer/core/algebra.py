@@ -56,7 +56,7 @@ def tidy(
     if not terms:
         return sp.Integer(0)
     shift, content, quotient = _split_common_factor(terms)
-    front = sp.Mul(times, number(content), *(symbol(key) ** power for key, power in shift))
+    front = sp.Mul(times, sympy_number(content), *(symbol(key) ** power for key, power in shift))
     if len(quotient) == 1:
         return front
     factors = [(*_oriented(factor, rank), power) for factor, power in _factored(quotient)]
@@ -97,7 +97,7 @@ def _are_simple(terms: Terms) -> bool:
     return all(coefficient.denominator <= MAX_DENOMINATOR for coefficient in terms.values())
 
 
-def number(value: Fraction) -> "sp.Expr":
+def sympy_number(value: Fraction) -> "sp.Expr":
     """Return a coefficient as a sympy number: a fraction, or a decimal where the fraction would be unreadable."""
     import sympy as sp
 
@@ -169,7 +169,7 @@ def _collected(terms: dict[Monomial, Fraction], symbol: Callable[[Any], Any], ra
             return sp.Add(*(tidy(group, symbol, rank, symbol(key) ** power) for power, group in groups.items()))
     return sp.Add(
         *(
-            sp.Mul(number(coefficient), *(symbol(key) ** power for key, power in monomial))
+            sp.Mul(sympy_number(coefficient), *(symbol(key) ** power for key, power in monomial))
             for monomial, coefficient in terms.items()
         )
     )

@@ -50,7 +50,7 @@ def noise_fields(problem: Problem) -> int:
     return int(problem.is_noisy and not isinstance(problem.noise, Flips))
 
 
-def labelled(
+def possible_labels(
     problem: Problem, lam_star: Float[Array, "N k"], xi: Float[Array, " N"] | None
 ) -> list[tuple[Float[Array, " N"], Numbers]]:
     """Return the labels that each point may have, with their probabilities."""
@@ -78,7 +78,7 @@ def from_labels(
     """
     lam, loss = fields[:, : problem.p], problem.loss
     s = problem.student(lam, a)
-    labels = labelled(problem, fields[:, problem.p :], xi)
+    labels = possible_labels(problem, fields[:, problem.p :], xi)
 
     def mean(function: Callable[[Array], Array]) -> Array:
         """The average over the labels of each point, times its weight."""

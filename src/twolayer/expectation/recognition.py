@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from twolayer.core.precision import double
-from twolayer.expectation.closed.bumps import sum_of
+from twolayer.expectation.closed.bumps import gaussian_sum
 from twolayer.expectation.closed.waves import wave_of
 from twolayer.problem import AbstractActivation, Custom, Problem
 from twolayer.problem.activations import (
@@ -196,7 +196,7 @@ def _wave(custom: Custom) -> Iterator[AbstractActivation]:
 
 
 def _bump(custom: Custom) -> Iterator[AbstractActivation]:
-    bump = sum_of(custom)
+    bump = gaussian_sum(custom)
     if bump is None or len(bump.c) > 1:
         return
     centre, width = float(np.real(bump.beta[0] / bump.alpha[0])), float(bump.alpha[0] ** -0.5)

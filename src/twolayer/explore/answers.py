@@ -163,7 +163,7 @@ def escape(spec: Tables, options: Tables, tell: Tell) -> Tables:
     threshold = options.get("threshold", 0.1)
     fields = {"threshold": threshold, "replicas": 0, "starts": STARTS, "seed": asked.ask.seed}
     result = exit_time(asked.problem, asked.training, **fields, progress=_progress(tell))
-    forms = phase_retrieval.written() if FromSaddle().applies(asked.problem, asked.training) else []
+    forms = phase_retrieval.written_formulas() if FromSaddle().applies(asked.problem, asked.training) else []
     formulas = [{"words": words, "latex": latex} for words, latex in forms]
     return _finite(plain(result)) | {"report": str(summary(result)), "formulas": formulas}
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.array_loops import ArrayProgram, as_loops
 from twolayer.compiler.loops import WrittenOut, as_rows
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
-from twolayer.compiler.wasm import Compiled, MemoryLayout, compiled
+from twolayer.compiler.wasm import Compiled, MemoryLayout, compiled_to_wasm
 from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
@@ -139,7 +139,7 @@ def _parts(
     try:
         others: dict[str, Any] = {"measure": _written(*_measuring(setting, step, chosen))}
         others |= {"velocity": velocity} if velocity is not None else {}
-        return _Parts(compiled(step, others, step.shared), sizes, theory)
+        return _Parts(compiled_to_wasm(step, others, step.shared), sizes, theory)
     except Unsupported as missing:
         raise NotApplicable(
             f"There is no program for the browser, since the risk cannot be written out for it: {missing}."
@@ -241,7 +241,7 @@ def _theory(problem: Problem, training: SGD, setting: Setting) -> tuple[Program 
 
     try:
         program = _written(velocity, shapes.Q, shapes.M, shapes.a, _real(len(numbers_of(setting))))
-        compiled(None, {"velocity": program}, len(numbers_of(setting)))
+        compiled_to_wasm(None, {"velocity": program}, len(numbers_of(setting)))
     except Unsupported as missing:
         return None, {"reason": f"The averages of `{engine.name}` cannot be written out for a browser: {missing}."}
     accuracy = description.accuracy(engine)

@@ -89,7 +89,7 @@ def _begun(common: tuple[Setting, Watch, Array], row: tuple[Any, ...]) -> tuple[
     return _packed(run), jnp.concatenate([run.lengths, run.thresholds]), run.words
 
 
-def begin(shared: Shared, settings: Sequence[Setting], cells: Sequence[Cell]) -> CellTable:
+def begin_cells(shared: Shared, settings: Sequence[Setting], cells: Sequence[Cell]) -> CellTable:
     """The table of all replicas at their starts."""
     plans = [cell.plan for cell in cells]
     numbers = np.stack([numbers_of(setting) for setting in settings])
@@ -131,7 +131,7 @@ class Blocks(NamedTuple):
         return cls(members, place <= last, np.repeat(cells, blocks))
 
 
-def advance_native(program: WrittenOut, replicas: int) -> AdvanceRows:
+def by_native_code(program: WrittenOut, replicas: int) -> AdvanceRows:
     """The steps by native code, for cells of about ``replicas`` replicas."""
     kernel = native(program, replicas).kernel
 
@@ -146,7 +146,7 @@ def advance_native(program: WrittenOut, replicas: int) -> AdvanceRows:
     return advance
 
 
-def advance_kernel(program: WrittenOut) -> AdvanceRows:
+def by_gpu_kernel(program: WrittenOut) -> AdvanceRows:
     """The steps by one GPU kernel."""
 
     def advance(table: CellTable, rows: np.ndarray, first: np.ndarray, last: np.ndarray) -> None:
@@ -194,7 +194,7 @@ class SavedRows(NamedTuple):
     crossing: np.ndarray  # at the end
 
 
-def follow(shared: Shared, table: CellTable, cells: Sequence[Cell], advance: AdvanceRows) -> list[SavedRows]:
+def follow_cells(shared: Shared, table: CellTable, cells: Sequence[Cell], advance: AdvanceRows) -> list[SavedRows]:
     """Advance all rows through the save points of their cells; the plans agree on whether and when replicas stop."""
     plan, setting = cells[0].plan, shared.setting
     points = [np.asarray(cell.plan.steps, np.int64) for cell in cells]

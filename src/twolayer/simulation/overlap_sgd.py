@@ -51,10 +51,10 @@ from twolayer.simulation.overlap_batch import (
     AdvanceRows,
     Shared,
     advance_arrays,
-    advance_kernel,
-    advance_native,
-    begin,
-    follow,
+    begin_cells,
+    by_gpu_kernel,
+    by_native_code,
+    follow_cells,
     key_of,
     shareable,
 )
@@ -195,7 +195,7 @@ class OverlapSGD(AbstractDescription):
         risk = chosen[noises[0]].variants()[0] if watch.risk else None
         shared = Shared(key, replaced(settings[0], risk=risk), watch)
         advance, steps = _shared_driver(self, shared, cells[0].plan.replicas < FEW)
-        saved = follow(shared, begin(shared, settings, cells), cells, advance)
+        saved = follow_cells(shared, begin_cells(shared, settings, cells), cells, advance)
         courses = [sealed(cell.plan, part.rows) for cell, part in zip(cells, saved, strict=True)]
         risks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for places in alike(noises):
@@ -267,7 +267,7 @@ def _shared_driver(description: OverlapSGD, shared: Shared, is_few: bool) -> tup
     backend = "xla" if program is None else backend_here(description.backend)
     if program is None or backend == "xla":
         return advance_arrays(shared), "xla"
-    return advance_native(program, 1 if is_few else FEW) if backend == "native" else advance_kernel(program), backend
+    return by_native_code(program, 1 if is_few else FEW) if backend == "native" else by_gpu_kernel(program), backend
 
 
 def _of_precision(setting: Setting) -> str:

@@ -16,8 +16,7 @@ from twolayer.data.schema import Schema, Variable, add_kind, label
 from twolayer.problem import Problem
 from twolayer.specification.codec import to_json
 from twolayer.specification.fields import flag, instance
-from twolayer.theory.symbolic import Equations
-from twolayer.theory.symbolic import derive as derive_equations
+from twolayer.theory.symbolic import Equations, derive_motion
 from twolayer.training import SGD, Schedule
 from twolayer.verbs.progress import Progress, nobody, shows_progress
 
@@ -107,7 +106,7 @@ def derive(
     form = {"symbolic_p": flag("symbolic_p")(symbolic_p), "general": flag("general")(general)}
     tell = progress if callable(progress) else nobody
     tell("equations", 0.0)
-    derived = derive_equations(problem, _one_method(training), **form)
+    derived = derive_motion(problem, _one_method(training), **form)
     tell("equations", 1.0)
     question = Question("derive", {"problem": problem, "training": training} | form)
     return Derivation(**{part.name: getattr(derived, part.name) for part in fields(derived)}, question=question)

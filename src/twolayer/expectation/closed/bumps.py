@@ -101,7 +101,7 @@ def _sum_of(function: AbstractActivation | Along) -> GaussianSum | None:
     return _bump(compiled(columns))
 
 
-def sum_of(function: AbstractActivation | Along) -> GaussianSum | None:
+def gaussian_sum(function: AbstractActivation | Along) -> GaussianSum | None:
     """Return the bump or wave that a function is; None if it is neither."""
     degree = function.coefficients if isinstance(function, AbstractActivation) else function.degree
     return None if degree is not None or function.kinks else cached_breaks(_sum_of, function)
@@ -133,7 +133,7 @@ class Bumps(AbstractExponentials):
 
     @classmethod
     def form_of(cls, function: AbstractActivation | Along) -> GaussianSum | None:
-        return sum_of(function)
+        return gaussian_sum(function)
 
     def parts(self, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> dict[str, Array]:
         averages = _BumpAverages(problem, overlaps, self.bound)
@@ -165,14 +165,14 @@ class _BumpAverages:
         # Covariances of the units' fields with one another and with the fields of the problem.
         to_problem = directions @ overlaps.omega
         self.K, self.with_problem = to_problem @ directions.T, to_problem
-        student = sum_of(problem.student.activation)
+        student = gaussian_sum(problem.student.activation)
         assert student is not None
         self.student = student
         self.lengths = jnp.sqrt(jnp.maximum(jnp.diagonal(overlaps.omega), 0.0))
         weights = -student_weights(problem, overlaps.a)
         units = [(weights[j], j, student) for j in range(self.p)]
         for u, ridge in enumerate(ridges, start=self.p):
-            function = sum_of(ridge.function)
+            function = gaussian_sum(ridge.function)
             assert function is not None
             units.append((jnp.asarray(ridge.weight), u, function))
         offset = sum(weight * function.mean for weight, _, function in units)

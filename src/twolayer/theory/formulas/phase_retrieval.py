@@ -35,7 +35,7 @@ from twolayer.training import SGD
 STANDARD_ERRORS = 5.0
 
 
-def written() -> list[tuple[str, str]]:
+def written_formulas() -> list[tuple[str, str]]:
     """The formulas for the escape in words and in LaTeX, as the functions of this file state them."""
     stated = (
         ("growth of the overlap at the saddle", growth_rate, ""),

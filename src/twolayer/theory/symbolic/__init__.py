@@ -2,4 +2,4 @@
 
 from twolayer.theory.symbolic.equations import Equation as Equation
 from twolayer.theory.symbolic.equations import Equations as Equations
-from twolayer.theory.symbolic.motion import derive as derive
+from twolayer.theory.symbolic.motion import derive_motion as derive_motion

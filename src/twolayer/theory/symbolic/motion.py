@@ -15,7 +15,7 @@ from twolayer.specification.fields import is_traced
 from twolayer.theory.saad_solla import SaadSolla
 from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import IndexForm, OverlapRing
-from twolayer.theory.symbolic.writing import written
+from twolayer.theory.symbolic.writing import written_equations
 from twolayer.training import SGD, Both
 
 # The most terms of an equation in its index form, and of all equations written out; more would take minutes.
@@ -25,7 +25,7 @@ MAX_WRITTEN = 100_000
 Terms = dict[tuple[int, ...], Fraction]
 
 
-def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: bool = False) -> Equations:
+def derive_motion(problem: Problem, training: SGD, symbolic_p: bool = False, general: bool = False) -> Equations:
     r"""The equations of `twolayer.theory.saad_solla.drift` and the risk as sympy expressions.
 
     With :math:`v_{ju} = E[\sigma'(\lambda_j)\,\ell_u\,\mathcal E]` from Stein's lemma, which takes one field less,
@@ -107,7 +107,7 @@ def derive(problem: Problem, training: SGD, symbolic_p: bool = False, general: b
     if not symbolic_p and (size := _written_size(ring, form, problem.p)) > MAX_WRITTEN:
         remedy = "; keep the width as a symbol (`symbolic_p`, `--symbolic-p`)" if terms <= MAX_TERMS else ""
         raise _too_large(f"{size} terms at p = {problem.p}, where {MAX_WRITTEN} are the most{remedy}")
-    return written(ring, form, given, None if symbolic_p else problem.p, sigma, f)
+    return written_equations(ring, form, given, None if symbolic_p else problem.p, sigma, f)
 
 
 def _written_size(ring: OverlapRing, form: IndexForm, p: int) -> int:

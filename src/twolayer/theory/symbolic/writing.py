@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from twolayer.core.algebra import as_fraction, number, tidy
+from twolayer.core.algebra import as_fraction, sympy_number, tidy
 from twolayer.core.multivariate import Polynomial
 from twolayer.theory.symbolic.equations import Equations, KnownValues
 from twolayer.theory.symbolic.indexed import PARAMETERS, SUMMED, IndexForm, Key, OverlapRing
@@ -12,7 +12,7 @@ NAMES = {"weight_decay": "lambda_w"}
 COLLECTED = ("Delta", "gamma", "weight_decay", "kappa", "1/p", "a")
 
 
-def written(
+def written_equations(
     ring: OverlapRing, form: IndexForm, given: KnownValues, p: int | None, sigma: Polynomial, f: Polynomial
 ) -> Equations:
     """The equations at a width p, or at any width if it is None, from their index form."""
@@ -71,7 +71,7 @@ def _polynomial(polynomial: Polynomial, names: list[str]) -> Any:
     unknowns = [sp.Symbol(name) for name in names]
     return sp.Add(
         *(
-            sp.Mul(number(as_fraction(c)), *(x**n for x, n in zip(unknowns, exponents, strict=True)))
+            sp.Mul(sympy_number(as_fraction(c)), *(x**n for x, n in zip(unknowns, exponents, strict=True)))
             for exponents, c in polynomial.terms.items()
         )
     )
