@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.contour import ContourSet
 
 import twolayer as tl
 from twolayer import plots
@@ -120,7 +121,7 @@ def test_contours_are_at_round_numbers():
         (10.0 ** (4.0 * ramp - 5.0), {1e-4, 1e-3, 1e-2, 0.1}),
     ):
         figure = plots.sweep(swept({"learning_rate": 7, "d": 6}, values))
-        levels = [c.levels for c in figure.axes[0].collections if hasattr(c, "levels")]
+        levels = [c.levels for c in figure.axes[0].collections if isinstance(c, ContourSet)]
         assert set(np.round(levels[0], 12)) == expected
     plt.close("all")
 

@@ -31,5 +31,5 @@ def plain_attributes(cls: C) -> C:
     Equinox looks at each attribute that is read, whether it is a method, which takes a microsecond; a sweep reads some
     hundred of them for each of its cells. Methods of such a class are not to be passed to `jax.jit`.
     """
-    cls.__getattribute__ = object.__getattribute__
+    cls.__getattribute__ = object.__getattribute__  # pyright: ignore[reportAttributeAccessIssue]
     return cls

@@ -161,7 +161,7 @@ class Block(NamedTuple):
                 for name, variable in content_node.variables.items()
             }
             nodes[node] = CellNode(variables, {name: some(values) for name, values in content_node.attributes.items()})
-        keys, status = ([values[row] for row in rows] for values in (self.keys, self.status))
+        keys, status = [self.keys[row] for row in rows], [self.status[row] for row in rows]
         return Block(keys, status, some(self.messages), nodes)
 
 
