@@ -7,7 +7,7 @@ is the one specification of a run, and its hash names the report folder, the dat
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypedDict, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypedDict, TypeVar
 
 import equinox as eqx
 import jax
@@ -298,8 +298,8 @@ def make_plans(
     firsts: Sequence[int] | None = None,
 ) -> list[Plan]:
     """Return the plans of many cells, as `make_plan` does one by one, with the starts of all cells drawn together."""
-    checked: set[tuple[int, int, int]] = set()
-    points = [_save_points(*cell, in_steps, checked) for cell in zip(problems, trainings, asks, strict=True)]
+    known = _Known({}, set())
+    points = [_save_points(*cell, in_steps, known) for cell in zip(problems, trainings, asks, strict=True)]
     which = [(ask.seed, ask.replicas, first) for ask, first in zip(asks, firsts or [0] * len(asks), strict=True)]
     distinct = {pair: _replica_keys(*pair) for pair in dict.fromkeys(which)}
     keys = [distinct[pair] for pair in which]
@@ -360,10 +360,18 @@ def _drawable(problem: Problem) -> tuple[Problem, Any]:
     return data.without_dimension, np.asarray(float(problem.d))
 
 
+class _Known(NamedTuple):
+    """What is known of cells with much in common: the times that an `Ask` asks for, and the sizes that fit."""
+
+    times: dict[int, np.ndarray]
+    fitting: set[tuple[int, int, int]]
+
+
 def _save_points(
-    problem: Problem, training: Training, ask: Ask, in_steps: bool, checked: set[tuple[int, int, int]] | None = None
+    problem: Problem, training: Training, ask: Ask, in_steps: bool, known: _Known | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The save points of a run as steps and as times; the memory of what was ``checked`` is not looked at again."""
+    """The save points of a run as steps and as times; what is ``known`` is not computed again."""
+    known = _Known({}, set()) if known is None else known
     instance("problem", Problem, "a Problem")(problem)
     instance("training", (SGD, Schedule), "a training method such as SGD(learning_rate=0.5)")(training)
     clock, wanted = training.clock(problem), partial(_wanted, problem, training, ask)
@@ -379,12 +387,14 @@ def _save_points(
         save_steps = np.unique(clock.steps(wanted(float(clock.time_per_step))))
         times = np.asarray(clock.time(save_steps))
     else:
-        times = wanted()
+        times = known.times.get(id(ask)) if isinstance(training, SGD) else None
+        if times is None:
+            times = known.times[id(ask)] = wanted()
         save_steps = np.asarray(clock.steps_at(times))
-    checked, size = set() if checked is None else checked, (id(problem), ask.replicas, len(times))
-    if size in checked:
+    size = id(problem), ask.replicas, len(times)
+    if size in known.fitting:
         return save_steps, times
-    checked.add(size)
+    known.fitting.add(size)
     check_starts(problem, ask.replicas)
     if problem.has_random_start:  # without one there may be a single replica, which the description decides
         check_record(problem, ask.replicas, len(times))

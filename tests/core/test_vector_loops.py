@@ -72,6 +72,13 @@ def test_stages_of_a_method():
     np.testing.assert_allclose(terms, expected, rtol=1e-11, atol=1e-12)
     total = y + size * np.einsum("j,jnr->nr", weights[0], terms)
     np.testing.assert_allclose(code.combination(y, size, terms, weights[0]), total, rtol=1e-12, atol=1e-12)
+    # Some stages after others, and weights of its own for each row.
+    again = np.concatenate([terms[:2], np.zeros((2, 2, 16))])
+    code.stages(y, numbers, size, again, weights, range(2, 4))
+    assert np.array_equal(again, terms)
+    own = rng.standard_normal((4, 16))
+    total = y + size * np.einsum("jr,jnr->nr", own, terms)
+    np.testing.assert_allclose(code.combination(y, size, terms, own), total, rtol=1e-12, atol=1e-12)
 
 
 def test_what_has_no_machine_code_is_named():

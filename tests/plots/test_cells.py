@@ -15,7 +15,7 @@ from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
 from twolayer.plots.cells import cells_of
 from twolayer.plots.style import PALETTE
-from twolayer.sweeps.content import CellStatus, Content, node_of
+from twolayer.sweeps.content import Block, CellStatus, Content, node_of
 from twolayer.sweeps.sweep_result import assembled
 
 SIZES, RATES = (100, 1000), (0.03, 0.06, 1 / 12)
@@ -23,10 +23,15 @@ SIZES, RATES = (100, 1000), (0.03, 0.06, 1 / 12)
 
 def swept(verb: str, over: dict[str, Any], cells: dict[tuple[int, ...], xr.Dataset]) -> xr.Dataset:
     """A sweep with these results in its cells, put together as `sweep` does."""
-    found = {place: Content(CellStatus.DONE, "", {"": node_of(cell)}) for place, cell in cells.items()}
+    contents = {str(place): Content(CellStatus.DONE, "", {"": node_of(cell)}) for place, cell in cells.items()}
+    places = {str(place): place for place in cells}
+
+    def found():
+        return [([places[key] for key in block.keys], block) for block in Block.of(contents)]
+
     coordinates = [{name: np.asarray(values)} for name, values in over.items()]
     attributes = {"verb": verb, "spec": "{}", "spec_hash": ""}
-    return cast(xr.Dataset, assembled(coordinates, found.items, {}, attributes))
+    return cast(xr.Dataset, assembled(coordinates, found, {}, attributes))
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.contour import ContourSet
 
 import twolayer as tl
 from twolayer import plots
 from twolayer.plots.sweeps import is_logarithmic, of_replicas
+from twolayer.sweeps.content import CellStatus
 
 
 def swept(sizes, values=None, name="crossing_time", replicas=8):
@@ -98,3 +100,36 @@ def test_what_cannot_be_drawn_is_refused():
             plots.sweep(result, **arguments)
     with pytest.raises(tl.InvalidInput, match="`sweep` returned"):
         plots.sweep(xr.Dataset())
+
+
+def test_cells_that_are_not_computed_yet_are_told_from_those_without_a_number():
+    values = np.ones((5, 6, 4))
+    values[1, 2] = values[4] = np.nan
+    result = swept({"learning_rate": 5, "d": 6}, values)
+    status = result.cell_status.values.copy()
+    status[4] = CellStatus.MISSING
+    figure = plots.sweep(result.assign(cell_status=(result.cell_status.dims, status)))
+    hatched = {c.get_hatch(): len(c.get_paths()) for c in figure.axes[0].collections if c.get_hatch()}
+    assert hatched == {"////": 1, "....": 6}
+    plt.close("all")
+
+
+def test_contours_are_at_round_numbers():
+    ramp = np.broadcast_to(np.linspace(0.0, 1.03, 7)[:, None, None], (7, 6, 4))
+    for values, expected in (
+        (0.1 + ramp, {0.2, 0.4, 0.6, 0.8, 1.0}),
+        (10.0 ** (4.0 * ramp - 5.0), {1e-4, 1e-3, 1e-2, 0.1}),
+    ):
+        figure = plots.sweep(swept({"learning_rate": 7, "d": 6}, values))
+        levels = [c.levels for c in figure.axes[0].collections if isinstance(c, ContourSet)]
+        assert set(np.round(levels[0], 12)) == expected
+    plt.close("all")
+
+
+def test_the_bar_of_a_median_ends_at_times_of_replicas():
+    """It is not even, so that it never ends below the first replica."""
+    times = np.sort(np.random.default_rng(0).lognormal(0.0, 2.0, 16))[:, None]
+    array = xr.DataArray(times, dims=("replica", "x"), name="crossing_time")
+    centre, error, *_ = of_replicas(array)
+    ends = centre - 2.0 * error[0], centre + 2.0 * error[1]
+    assert all(np.isclose(times, end).any() for end in ends) and ends[0] < centre < ends[1]

@@ -40,11 +40,12 @@ class VectorCode:
         self.inputs, self.outputs, self.size = program.inputs, len(program.outputs), program.size
         module = _new_module()
         run = _write_run(module, program)
-        _write_stages(module, _write_combine(module), run)
+        _write_stages(module, _write_combine(module, "combine"), run)
+        _write_combine(module, "mix", is_own=True)
         self._engine = _compiled(str(module))
         self._run = self._function("run", "pppi")
-        self._stages = self._function("stages", "ppppppiii")
-        self._combine = self._function("combine", "pppppiii")
+        self._stages = self._function("stages", "ppppppiiiii")
+        self._combine, self._mix = (self._function(name, "pppppiii") for name in ("combine", "mix"))
 
     def _function(self, name: str, arguments: str) -> Any:
         kinds = [ctypes.c_void_p if letter == "p" else ctypes.c_int64 for letter in arguments]
@@ -60,9 +61,15 @@ class VectorCode:
         return outputs
 
     def stages(
-        self, y: np.ndarray, numbers: np.ndarray, size: np.ndarray, slopes: np.ndarray, weights: np.ndarray
+        self,
+        y: np.ndarray,
+        numbers: np.ndarray,
+        size: np.ndarray,
+        slopes: np.ndarray,
+        weights: np.ndarray,
+        stages: range | None = None,
     ) -> np.ndarray:
-        """Fill in the slopes of a Runge-Kutta method for ``dy/dt = self(y, numbers)``, and return the last argument.
+        """Fill in slopes of a Runge-Kutta method for ``dy/dt = self(y, numbers)``, and return the last argument.
 
         Parameters
         ----------
@@ -71,24 +78,29 @@ class VectorCode:
         size
             The step of each row.
         slopes
-            The slopes of all stages (stages, numbers, rows), of which the first is given.
+            The slopes of all stages (stages, numbers, rows), of which the first ones are given.
         weights
             The weights of the slopes in the argument of each stage (stages, stages).
+        stages
+            The stages whose slopes are filled in, one after the other; by default all but the first.
         """
         count, rows = y.shape
         moved, memory = np.concatenate([y, numbers]), np.empty((self.size, LANES))
         arrays = moved, y, size, slopes, weights, memory
         assert len(moved) == self.inputs and count == self.outputs and rows % LANES == 0
         assert all(x.dtype == np.float64 and x.flags.c_contiguous for x in arrays)
-        self._stages(*_addresses(*arrays), len(slopes), count, rows // LANES)
+        stages = range(1, len(slopes)) if stages is None else stages
+        assert weights.shape == (len(slopes), len(slopes)) and 0 < stages.start < stages.stop <= len(slopes)
+        self._stages(*_addresses(*arrays), len(slopes), count, rows // LANES, stages.start, stages.stop)
         return moved[:count]
 
     def combination(self, y: np.ndarray, size: np.ndarray, terms: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The sum ``y + size * (w_0 terms_0 + w_1 terms_1 + ...)`` of all rows."""
+        """The sum ``y + size * (w_0 terms_0 + w_1 terms_1 + ...)`` of all rows, with weights that they share or own."""
         result = np.empty_like(y)
         arrays = result, y, size, terms, weights
         assert all(x.dtype == np.float64 and x.flags.c_contiguous for x in arrays)
-        self._combine(*_addresses(*arrays), len(weights), y.shape[0], y.shape[1] // LANES)
+        combine = self._combine if weights.ndim == 1 else self._mix
+        combine(*_addresses(*arrays), len(weights), y.shape[0], y.shape[1] // LANES)
         return result
 
 
@@ -188,9 +200,9 @@ class _Function:
         return builder.shuffle_vector(one, empty, mask)
 
 
-def _write_combine(module: Any) -> Any:
-    """Write the function of `VectorCode.combination`."""
-    writer = _Function(module, "combine", "pppppiii")
+def _write_combine(module: Any, name: str, is_own: bool = False) -> Any:
+    """Write the function of `VectorCode.combination`, for weights that all rows share or that are those of each."""
+    writer = _Function(module, name, "pppppiii")
     result, y, size, terms, weights, count, numbers, blocks = writer.function.args
     builder = writer.builder
     rows = builder.mul(blocks, writer.integer(LANES))
@@ -210,7 +222,10 @@ def _write_combine(module: Any) -> Any:
             term, total = builder.phi(writer.whole), builder.phi(writer.vector)
             term.add_incoming(writer.integer(0), before)
             total.add_incoming(writer.ir.Constant(writer.vector, [0.0] * LANES), before)
-            weight = writer.splat(builder.load(builder.gep(weights, [term])))
+            if is_own:
+                weight = writer.load(weights, builder.add(builder.mul(term, rows), first))
+            else:
+                weight = writer.splat(builder.load(builder.gep(weights, [term])))
             value = writer.load(terms, builder.add(builder.mul(term, whole), index))
             product = builder.fmul(weight, value, flags=("contract",))
             added = builder.fadd(total, product, flags=("contract",))
@@ -230,18 +245,18 @@ def _write_combine(module: Any) -> Any:
 
 def _write_stages(module: Any, combine: Any, run: Any) -> Any:
     """Write the function of `VectorCode.stages`."""
-    writer = _Function(module, "stages", "ppppppiii")
-    moved, y, size, slopes, weights, memory, count, numbers, blocks = writer.function.args
+    writer = _Function(module, "stages", "ppppppiiiii")
+    moved, y, size, slopes, weights, memory, count, numbers, blocks, start, stop = writer.function.args
     builder = writer.builder
     whole = builder.mul(builder.mul(blocks, writer.integer(LANES)), numbers)
 
-    def of_stage(before: Any) -> None:
-        stage = builder.add(before, writer.integer(1))
+    def of_stage(turn: Any) -> None:
+        stage = builder.add(turn, start)
         own = builder.gep(weights, [builder.mul(stage, count)])
         builder.call(combine, [moved, y, size, slopes, own, stage, numbers, blocks])
         builder.call(run, [moved, builder.gep(slopes, [builder.mul(stage, whole)]), memory, blocks])
 
-    writer.loop(builder.sub(count, writer.integer(1)), of_stage)
+    writer.loop(builder.sub(stop, start), of_stage)
     return writer.ended()
 
 

@@ -6,6 +6,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
 
 class plain(Generic[P, R]):
@@ -22,3 +23,13 @@ class plain(Generic[P, R]):
 
     def __get__(self, module: object, owner: type | None = None) -> Callable[P, R]:
         return self.method if module is None else functools.partial(self.method, module)
+
+
+def plain_attributes(cls: C) -> C:
+    """Let the attributes of a class of Equinox modules be read as those of any other object.
+
+    Equinox looks at each attribute that is read, whether it is a method, which takes a microsecond; a sweep reads some
+    hundred of them for each of its cells. Methods of such a class are not to be passed to `jax.jit`.
+    """
+    cls.__getattribute__ = object.__getattribute__  # pyright: ignore[reportAttributeAccessIssue]
+    return cls

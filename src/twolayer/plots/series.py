@@ -37,7 +37,7 @@ class Drawable(abc.ABC):
 
 @dataclass(frozen=True)
 class Series(Drawable):
-    """One curve: a theory is a line, a measurement points with bars of two standard errors.
+    """One curve: a theory is a line, a measurement points with bars of two standard errors, or of two rows of them.
 
     ``band`` holds a lower and an upper curve, such as quantiles of runs: shaded, or with ``edges`` dotted. Series of
     one ``color`` (a number, or any colour of matplotlib) belong together; without it each label has its own. A
@@ -121,9 +121,9 @@ class Series(Drawable):
             ax.plot(x, y, lw=0.5, color=color, zorder=2.5)
         if self.error is None:
             return ax.plot(x, y, markevery=self.every, **look)[0]
-        above = 2.0 * np.asarray(self.error, dtype=float)
+        below, above = 2.0 * np.broadcast_to(np.asarray(self.error, dtype=float), (2, len(y)))
         # A bar that reaches zero has no lower end on a logarithmic axis.
-        below = np.minimum(above, 0.95 * y) if ax.get_yscale() == "log" else above
+        below = np.minimum(below, 0.95 * y) if ax.get_yscale() == "log" else below
         return ax.errorbar(x, y, (below, above), capsize=1.5, **look)
 
 

@@ -1,5 +1,6 @@
 """Figures of a sweep: curves with bands against one axis, or maps of colours over two of them."""
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from twolayer.plots.descriptions import QUANTILES, value_label
 from twolayer.plots.panels import PANEL_HEIGHT, Panel, Place, Sheet, draw
 from twolayer.plots.series import Drawable, Handle, HeatMap, Series
 from twolayer.plots.style import COLUMN, DARK_GREY, PAGE
+from twolayer.sweeps.content import CellStatus
+from twolayer.sweeps.sweep_result import STATUS
 
-STATUS = "cell_status"
 # What is shown unless it is said, the first of them that is there.
 SHOWN = ("measured_mean", "crossing_time", "crossing_time_mean", "excess_risk", "excess_risk_mean", "value",
          "complexity", "leap")  # fmt: skip
@@ -37,20 +39,21 @@ LABELS = {
 }
 # A range whose ends differ by more than this factor is shown on a logarithmic scale, and so is an even one of factors.
 WIDE = 30.0
-CONTOURS = 6
+CONTOURS, FEWEST_CONTOURS = 6, 3
 # Variables that replicas may not have, since they did not get there.
 TIMES = ("crossing_time", "overlap_time", "measured")
 
 
 @dataclass(frozen=True)
 class Hatched(Drawable):
-    """Cells of a grid, given by its edges, that are hatched where ``values`` are true, on a colour or on none."""
+    """Cells of a grid, given by its edges, that are hatched where ``values`` are true; white on a colour."""
 
     x: Any
     y: Any
     values: Any
     label: str = ""
-    is_coloured: bool = False
+    hatch: str = "////"
+    color: str = DARK_GREY
 
     def draw(self, ax: Axes, number: int) -> Handle:
         """Hatch the cells; return a patch for the legend."""
@@ -62,10 +65,9 @@ class Hatched(Drawable):
             Rectangle((self.x[column], self.y[row]), sizes[0][column], sizes[1][row])
             for row, column in np.argwhere(np.asarray(self.values, bool))
         ]
-        color, hatch = ("white", "....") if self.is_coloured else (DARK_GREY, "////")
-        look: dict[str, Any] = {"facecolor": "none", "edgecolor": color, "hatch": hatch, "lw": 0.0}
+        look: dict[str, Any] = {"facecolor": "none", "edgecolor": self.color, "hatch": self.hatch, "lw": 0.0}
         ax.add_collection(PatchCollection(cells, **look))
-        if self.is_coloured:  # white dots need something behind them
+        if self.color == "white":  # white dots need something behind them
             look["facecolor"] = DARK_GREY
         return Patch(**look)
 
@@ -84,8 +86,29 @@ class Contours(Drawable):
     def draw(self, ax: Axes, number: int) -> Handle:
         """Draw the lines with their values."""
         lines = ax.contour(self.x, self.y, self.values, self.levels, colors="white", linewidths=0.6, **self.look)
-        ax.clabel(lines, fontsize="xx-small", fmt="%.3g")
+        ax.clabel(lines, fontsize="xx-small", fmt=_level)
         return lines  # pyright: ignore[reportReturnType]: a set of lines is an artist, and has no label
+
+
+def _level(value: float) -> str:
+    """A level as a number, or as a power of ten where that is shorter."""
+    power = round(math.log10(value)) if value > 0.0 else 0
+    is_power = abs(power) > 2 and math.isclose(value, 10.0**power, rel_tol=1e-9)
+    return f"$10^{{{power}}}$" if is_power else f"{value:.3g}"
+
+
+def _levels(finite: np.ndarray, is_log: bool) -> np.ndarray:
+    """Round numbers between the least and the largest one; powers of ten where these are enough."""
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    low, high = float(finite.min()), float(finite.max())
+    locators = [LogLocator(subs=subs, numticks=CONTOURS + 1) for subs in ((1.0,), (1.0, 2.0, 5.0))] if is_log else []
+    for locator in (*locators, MaxNLocator(CONTOURS)):
+        levels = np.asarray(locator.tick_values(low, high))
+        levels = levels[(levels > low) & (levels < high)]
+        if len(levels) >= FEWEST_CONTOURS:
+            break
+    return levels
 
 
 def sweep(
@@ -111,9 +134,9 @@ def sweep(
         time, the time to a threshold, or the excess risk.
     x, y
         The axes of the sweep along the figure's axes. With ``y`` it is a map of colours with contours, in which cells
-        that have no number are hatched, and those whose verdict is undecided are dotted; without, curves with the band
-        of the inner 80% of the replicas. By default the first axis, and the second one for a map unless ``hue`` or
-        ``col`` take it.
+        that have no number are hatched, those that are not computed yet are dotted in grey, and those whose verdict is
+        undecided in white; without, curves with the band of the inner 80% of the replicas. By default the first axis,
+        and the second one for a map unless ``hue`` or ``col`` take it.
     hue, col
         The axes that colours and columns of panels tell apart.
     title
@@ -151,7 +174,8 @@ def sweep(
         heading = "" if value is None else f"{_label(str(col))} {_written(value)}"
         where = {} if value is None else {col: value}
         chosen = {name: array.sel(where) for name, array in arrays.items()}
-        panels += _maps(chosen, undecided.sel(where), x, y, heading) if y else [_curves(chosen, x, hue, heading)]
+        cells = status.sel(where), undecided.sel(where)
+        panels += _maps(chosen, *cells, x, y, heading) if y else [_curves(chosen, x, hue, heading)]
     columns = min(len(panels), 2 if y else 3)
     width = COLUMN if len(panels) == 1 else PAGE
     return draw(Sheet(panels, columns, width, (PANEL_HEIGHT,), shared="" if y else "y"), title, ax)
@@ -279,6 +303,8 @@ def _curve(label: str, array: xr.DataArray, x: str, across: np.ndarray, color: i
 def of_replicas(array: xr.DataArray) -> list[np.ndarray]:
     """The centre of the replicas, which are the first dimension, its standard error, and the ends of the inner 80%.
 
+    The error of a median has two rows, below and above it.
+
     It is the mean; of a time that some replicas have not reached it is the median, in which these count as later than
     all others. Where numbers are missing there is no mean: the runs that are left are no fair sample.
     """
@@ -288,10 +314,11 @@ def of_replicas(array: xr.DataArray) -> list[np.ndarray]:
     with np.errstate(invalid="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # all replicas may be missing
         low, middle, high = np.quantile(late, QUANTILES, axis=0, method="nearest")
-        if is_time:  # the number of replicas below the median has this standard error
-            share = 0.5 / np.sqrt(number)
+        if is_time:  # the number of replicas below the median has a standard error of half of this share
+            share = min(0.5, 1.0 / np.sqrt(number))
             before, after = np.quantile(late, (0.5 - share, 0.5 + share), axis=0, method="nearest")
-            error = np.where(np.isfinite(after), 0.5 * (after - before), middle - before)
+            below, above = 0.5 * (middle - before), 0.5 * (after - middle)
+            error = np.stack([below, np.where(np.isfinite(above), above, below)])
         else:
             error = np.std(values, axis=0, ddof=min(1, number - 1)) / np.sqrt(number)
         centre = middle if is_time else np.mean(values, axis=0)
@@ -299,7 +326,9 @@ def of_replicas(array: xr.DataArray) -> list[np.ndarray]:
     return [limits[0], np.nan_to_num(limits[1]), *limits[2:]]
 
 
-def _maps(arrays: Mapping[str, xr.DataArray], undecided: xr.DataArray, x: str, y: str, heading: str) -> list[Panel]:
+def _maps(
+    arrays: Mapping[str, xr.DataArray], status: xr.DataArray, undecided: xr.DataArray, x: str, y: str, heading: str
+) -> list[Panel]:
     """Maps of colours over two axes, one for each description."""
     panels = []
     for name, array in arrays.items():
@@ -318,15 +347,15 @@ def _maps(arrays: Mapping[str, xr.DataArray], undecided: xr.DataArray, x: str, y
             options["norm"] = LogNorm(finite.min(), finite.max())
         series: list[Drawable] = [HeatMap(*edges, values, _value_label(array), options)]
         if min(values.shape) > 4 and finite.size > 0.5 * values.size and np.ptp(finite) > 0.0:
-            is_log = "norm" in options
-            ends = np.log(finite.min()) if is_log else finite.min(), np.log(finite.max()) if is_log else finite.max()
-            levels = np.linspace(*ends, CONTOURS + 2)[1:-1]
-            series.append(Contours(across, up, np.ma.masked_invalid(values), np.exp(levels) if is_log else levels))
-        if not np.all(np.isfinite(values)):
-            series.append(Hatched(*edges, ~np.isfinite(values), "no number"))
-        doubtful = undecided.transpose(y, x).values & np.isfinite(values)
-        if np.any(doubtful):
-            series.append(Hatched(*edges, doubtful, "undecided", is_coloured=True))
+            series.append(Contours(across, up, np.ma.masked_invalid(values), _levels(finite, "norm" in options)))
+        has_number, is_missing = np.isfinite(values), status.transpose(y, x).values == CellStatus.MISSING
+        for cells, *look in (
+            (~has_number & ~is_missing, "no number", "////", DARK_GREY),
+            (~has_number & is_missing, "not computed yet", "....", DARK_GREY),
+            (undecided.transpose(y, x).values & has_number, "undecided", "....", "white"),
+        ):
+            if np.any(cells):
+                series.append(Hatched(*edges, cells, *look))
         words = ", ".join(filter(None, (name, heading)))
         log = "".join(axis for axis, is_log in logs.items() if is_log)
         panels.append(Panel(_label(x), _label(y), series, log=log, title=words, legend="below"))

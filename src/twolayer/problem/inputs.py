@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from twolayer.core.errors import InvalidInput, nearest, shown
+from twolayer.core.plain_methods import plain_attributes
 from twolayer.core.same import Same
 from twolayer.core.types import NumbersLike, OptionalValues, Values
 from twolayer.problem.spectrum import BINS, ROUNDING, AbstractCovariance, as_spectrum, of_covariance
@@ -66,6 +67,7 @@ def as_preference(name: str, most: int = 2) -> Callable[[Any], Any]:
     return convert
 
 
+@plain_attributes
 @register
 class Gaussian(AbstractInputs):
     r"""Gaussian inputs in d dimensions: standard ones, :math:`z \sim N(0, I_d)`, or with a spectrum.

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.core.memory_limit import check_size
-from twolayer.core.plain_methods import plain
+from twolayer.core.plain_methods import plain, plain_attributes
 from twolayer.core.precision import double
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Converted, Number, Numbers
@@ -41,6 +41,7 @@ def _as_target(value: Any) -> Any:
     return instance("target", AbstractTarget, "a target such as Committee(k=2, activation='erf')")(value)
 
 
+@plain_attributes
 @register
 class Problem(eqx.Module):
     r"""A learning problem, the same object for every simulation and every theory.

@@ -172,7 +172,10 @@ def _together(queries: Sequence[Query]) -> list[Content]:
         if queries[0].verb == "compare":
             return [_compared(query, runs_of_cell) for query, runs_of_cell in zip(queries, runs, strict=True)]
         shared = provenance(_Unnamed(), 0, members[0].references)
-        return [_content(query, runs_of_cell[0], shared) for query, runs_of_cell in zip(queries, runs, strict=True)]
+        problems = {id(query.problem): query.problem for query in queries}
+        floors = {name: problem.risk_floor for name, problem in problems.items()}
+        pairs = zip(queries, runs, strict=True)
+        return [_content(query, own[0], shared, floors[id(query.problem)]) for query, own in pairs]
 
 
 def _runs(
@@ -202,7 +205,7 @@ class _Unnamed(NamedTuple):
     key: str = ""
 
 
-def _content(query: Query, run: _RunOfCell, shared: dict[str, Any]) -> Content:
+def _content(query: Query, run: _RunOfCell, shared: dict[str, Any], floor: float) -> Content:
     """A record as `evolve` labels it, without the specification."""
     problem, training = query.problem, query.training
     description, applies, plan, record = run
@@ -210,7 +213,7 @@ def _content(query: Query, run: _RunOfCell, shared: dict[str, Any]) -> Content:
     clock = training.clock(problem)
     samples = np.asarray(clock.samples(plan.steps) if in_steps else clock.samples_at(plan.times))
     record = with_predictions(problem, training, plan, record, description.is_continuous)
-    values, coordinates = trajectory_arrays(record, plan, samples, problem.risk_floor)
+    values, coordinates = trajectory_arrays(record, plan, samples, floor)
     known = {**TRAJECTORY.variables, **TRAJECTORY.optional, **TRAJECTORY.coordinates}
     variables = {}
     for name, array in (values | coordinates).items():

@@ -8,7 +8,7 @@ import enum
 import io
 import json
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -98,21 +98,84 @@ def _native(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ packs
 
 
+class Block(NamedTuple):
+    """The results of cells whose arrays have the same shapes.
+
+    Arrays have the cells along a first axis. It has the length one where they are the same in all cells, and so have
+    the lists of messages and of the values of each attribute.
+    """
+
+    keys: list[str]
+    status: list[int]
+    messages: list[str]
+    nodes: dict[str, CellNode]
+
+    @classmethod
+    def of(cls, contents: Mapping[str, Content]) -> "list[Block]":
+        """The results of cells by their keys."""
+        alike: dict[Hashable, list[str]] = {}
+        for key, content in contents.items():
+            alike.setdefault(_layout(content), []).append(key)
+        return [cls._of_alike(keys, [contents[key] for key in keys]) for keys in alike.values()]
+
+    @classmethod
+    def _of_alike(cls, keys: list[str], members: list[Content]) -> "Block":
+        def of_node(name: str) -> CellNode:
+            nodes = [content.nodes[name] for content in members]
+            variables = {
+                key: variable._replace(values=_stacked([node.variables[key].values for node in nodes]))
+                for key, variable in nodes[0].variables.items()
+            }
+            names = dict.fromkeys(key for node in nodes for key in node.attributes)
+            return CellNode(variables, {key: _once([node.attributes.get(key) for node in nodes]) for key in names})
+
+        status, messages = [int(content.status) for content in members], [content.message for content in members]
+        return cls(keys, status, _once(messages), {name: of_node(name) for name in members[0].nodes})
+
+    def content(self, row: int) -> Content:
+        """The result of one cell."""
+
+        def pick(values: Any) -> Any:
+            return values[row if len(values) > 1 else 0]
+
+        nodes = {}
+        for node, content_node in self.nodes.items():
+            variables = {
+                name: variable._replace(values=np.asarray(pick(variable.values)))
+                for name, variable in content_node.variables.items()
+            }
+            attributes = {name: pick(values) for name, values in content_node.attributes.items()}
+            nodes[node] = CellNode(variables, {name: value for name, value in attributes.items() if value is not None})
+        return Content(CellStatus(self.status[row]), pick(self.messages), nodes)
+
+    def chosen(self, rows: Sequence[int]) -> "Block":
+        """The results of some of the cells."""
+
+        def some(values: list[Any]) -> list[Any]:
+            return values if len(values) == 1 else [values[row] for row in rows]
+
+        nodes = {}
+        for node, content_node in self.nodes.items():
+            variables = {
+                name: variable if len(variable.values) == 1 else variable._replace(values=variable.values[rows])
+                for name, variable in content_node.variables.items()
+            }
+            nodes[node] = CellNode(variables, {name: some(values) for name, values in content_node.attributes.items()})
+        keys, status = [self.keys[row] for row in rows], [self.status[row] for row in rows]
+        return Block(keys, status, some(self.messages), nodes)
+
+
 def packed(contents: Mapping[str, Content]) -> bytes:
     """The bytes of a pack with the results of cells by their keys."""
-    blocks: dict[str, list[str]] = {}
-    for key, content in contents.items():
-        blocks.setdefault(_layout(content), []).append(key)
-    arrays: dict[str, np.ndarray] = {}
-    headers = []
-    for number, (layout, keys) in enumerate(blocks.items()):
-        members = [contents[key] for key in keys]
-        headers.append(_header(layout, keys, members))
-        for node, name in _names(members[0]):
-            values = [content.nodes[node].variables[name].values for content in members]
-            arrays[f"{number}/{node}/{name}"] = _stacked(values)
+    blocks = Block.of(contents)
+    arrays = {
+        f"{number}/{node}/{name}": variable.values
+        for number, block in enumerate(blocks)
+        for node, content_node in block.nodes.items()
+        for name, variable in content_node.variables.items()
+    }
     file = io.BytesIO()
-    header = json.dumps({"format": FORMAT, "blocks": headers}).encode()
+    header = json.dumps({"format": FORMAT, "blocks": [_header(block) for block in blocks]}).encode()
     np.savez(file, header=np.frombuffer(header, np.uint8), **arrays)  # pyright: ignore[reportArgumentType]
     return file.getvalue()
 
@@ -120,7 +183,7 @@ def packed(contents: Mapping[str, Content]) -> bytes:
 def _stacked(values: Sequence[np.ndarray]) -> np.ndarray:
     """The arrays of all cells along a first axis, which has the length one where they are all the same."""
     first = values[0]
-    is_same = len(values) > 1 and all(_equal(first, other) for other in values[1:])
+    is_same = len(values) > 1 and all(other is first or _equal(first, other) for other in values[1:])
     return first[None] if is_same else np.stack(values)
 
 
@@ -128,40 +191,40 @@ def _equal(left: np.ndarray, right: np.ndarray) -> bool:
     return left.tobytes() == right.tobytes()
 
 
-def _names(content: Content) -> Iterator[tuple[str, str]]:
-    return ((node, name) for node, content_node in content.nodes.items() for name in content_node.variables)
-
-
-def _layout(content: Content) -> str:
+def _layout(content: Content) -> Hashable:
     """What two cells must have in common to be stored in one block."""
-    nodes = {
-        name: {
-            key: [*variable[:1], str(variable.values.dtype), variable.values.shape, variable.is_coordinate]
-            for key, variable in node.variables.items()
-        }
+    return tuple(
+        (name, key, variable.dimensions, variable.values.dtype, variable.values.shape, variable.is_coordinate)
         for name, node in content.nodes.items()
+        for key, variable in (*node.variables.items(), (None, _NOTHING))
+    )
+
+
+# In place of a variable at the end of each dataset.
+_NOTHING = CellVariable((), np.zeros(()), {}, False)
+
+
+def _header(block: Block) -> dict[str, Any]:
+    """What is stored of a block beside its arrays."""
+    layout = {
+        node: {
+            name: [variable.dimensions, str(variable.values.dtype), variable.values.shape[1:], variable.is_coordinate]
+            for name, variable in content_node.variables.items()
+        }
+        for node, content_node in block.nodes.items()
     }
-    return json.dumps(nodes, sort_keys=False)
-
-
-def _header(layout: str, keys: list[str], members: list[Content]) -> dict[str, Any]:
-    first = members[0]
+    units = {
+        node: {name: dict(variable.attributes) for name, variable in content_node.variables.items()}
+        for node, content_node in block.nodes.items()
+    }
+    attributes = {node: content_node.attributes for node, content_node in block.nodes.items()}
     return {
-        "layout": json.loads(layout),
-        "keys": keys,
-        "status": [int(content.status) for content in members],
-        "messages": _once([content.message for content in members]),
-        "attributes": {
-            node: {
-                name: _once([content.nodes[node].attributes.get(name) for content in members])
-                for name in dict.fromkeys(key for content in members for key in content.nodes[node].attributes)
-            }
-            for node in first.nodes
-        },
-        "units": {
-            node: {name: dict(variable.attributes) for name, variable in content_node.variables.items()}
-            for node, content_node in first.nodes.items()
-        },
+        "layout": layout,
+        "keys": block.keys,
+        "status": block.status,
+        "messages": block.messages,
+        "attributes": attributes,
+        "units": units,
     }
 
 
@@ -170,13 +233,13 @@ def _once(values: list[Any]) -> list[Any]:
     return values[:1] if all(value == values[0] for value in values) else values
 
 
-def unpacked(content: bytes, wanted: Iterable[str] | None = None) -> dict[str, Content]:
-    """The results in a pack by the keys of their cells; all of them, or those that are wanted.
+def blocks_in(content: bytes, wanted: Iterable[str] | None = None) -> list[Block]:
+    """The results in a pack; of all its cells, or of those that are wanted.
 
     Raises `InvalidInput` if the pack has the layout of another version, and `ValueError` if it cannot be read.
     """
     chosen = None if wanted is None else set(wanted)
-    results: dict[str, Content] = {}
+    blocks = []
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             header = json.loads(file["header"].tobytes())
@@ -185,18 +248,32 @@ def unpacked(content: bytes, wanted: Iterable[str] | None = None) -> dict[str, C
                     f"The cells have the layout {header['format']}, but this version of twolayer reads {FORMAT}: take "
                     "the version that wrote them, or another folder."
                 )
-            for number, block in enumerate(header["blocks"]):
-                rows = [n for n, key in enumerate(block["keys"]) if chosen is None or key in chosen]
+            for number, stated in enumerate(header["blocks"]):
+                rows = [n for n, key in enumerate(stated["keys"]) if chosen is None or key in chosen]
                 if rows:
-                    arrays = {
-                        (node, name): file[f"{number}/{node}/{name}"]
-                        for node, names in block["layout"].items()
-                        for name in names
-                    }
-                    results |= {block["keys"][n]: _content(block, arrays, n) for n in rows}
+                    block = _read(stated, lambda node, name, number=number: file[f"{number}/{node}/{name}"])
+                    blocks.append(block if len(rows) == len(block.keys) else block.chosen(rows))
     except DAMAGED as error:
         raise ValueError(f"a pack of cells cannot be read: {error}") from None
-    return results
+    return blocks
+
+
+def _read(stated: dict[str, Any], array: Callable[[str, str], np.ndarray]) -> Block:
+    """A block from what `_header` wrote of it, and its arrays."""
+    nodes = {}
+    for node, names in stated["layout"].items():
+        units = stated["units"][node]
+        variables = {
+            name: CellVariable(tuple(own[0]), array(node, name), units.get(name, {}), bool(own[3]))
+            for name, own in names.items()
+        }
+        nodes[node] = CellNode(variables, stated["attributes"][node])
+    return Block(stated["keys"], stated["status"], stated["messages"], nodes)
+
+
+def unpacked(content: bytes, wanted: Iterable[str] | None = None) -> dict[str, Content]:
+    """The results in a pack by the keys of their cells, as `blocks_in` reads them."""
+    return {key: block.content(row) for block in blocks_in(content, wanted) for row, key in enumerate(block.keys)}
 
 
 def keys_in(content: bytes) -> list[str]:
@@ -207,24 +284,3 @@ def keys_in(content: bytes) -> list[str]:
         return [key for block in header["blocks"] for key in block["keys"]]
     except DAMAGED as error:
         raise ValueError(f"a pack of cells cannot be read: {error}") from None
-
-
-def _content(block: dict[str, Any], arrays: dict[tuple[str, str], np.ndarray], row: int) -> Content:
-    def pick(values: Any) -> Any:
-        return values[row if len(values) > 1 else 0]
-
-    nodes = {}
-    for node, names in block["layout"].items():
-        variables = {
-            name: CellVariable(
-                tuple(stated[0]),
-                np.asarray(pick(arrays[node, name])),
-                block["units"][node].get(name, {}),
-                bool(stated[3]),
-            )
-            for name, stated in names.items()
-        }
-        attributes = {name: pick(values) for name, values in block["attributes"][node].items()}
-        present = {name: value for name, value in attributes.items() if value is not None}
-        nodes[node] = CellNode(variables, present)
-    return Content(CellStatus(block["status"][row]), pick(block["messages"]), nodes)

@@ -25,7 +25,7 @@ from twolayer.specification.fields import instance
 from twolayer.sweeps import cluster
 from twolayer.sweeps.axes import Axis, make_axes
 from twolayer.sweeps.compute import Job
-from twolayer.sweeps.content import Content
+from twolayer.sweeps.content import Block
 from twolayer.sweeps.gathering import Gathering
 from twolayer.sweeps.query import (
     GridCell,
@@ -365,8 +365,11 @@ def _assembled(
     reasons: Mapping[tuple[int, ...], str],
     attributes: Mapping[str, Any],
 ) -> "xr.Dataset | xr.DataTree":
-    def found() -> Iterator[tuple[tuple[int, ...], Content]]:
-        return ((place, content) for key, content in store.contents(places) for place in places[key])
+    def found() -> Iterator[tuple[list[tuple[int, ...]], Block]]:
+        for block in store.blocks(places):
+            where = [places[key] for key in block.keys]
+            rows = [row for row, own in enumerate(where) for _ in own]  # several, where different values state the same
+            yield [place for own in where for place in own], block if len(rows) == len(where) else block.chosen(rows)
 
     return assembled(coordinates, found, reasons, attributes)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from twolayer.core.text import Text, table
 from twolayer.data.schema import SCHEMA, Schema, add_kind, ordered
-from twolayer.sweeps.content import CellStatus, CellVariable, Content
+from twolayer.sweeps.content import Block, CellNode, CellStatus, CellVariable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,8 +29,8 @@ FLAGS: dict[str, Any] = {
     "flag_meanings": " ".join(status.name.lower() for status in CellStatus),
 }
 
-# The results of the cells that are there, each with its place; it is called twice.
-Found = Callable[[], Iterable[tuple[tuple[int, ...], Content]]]
+# The results of the cells that are there, in blocks, each with the places of its cells; it is called twice.
+Found = Callable[[], Iterable[tuple[Sequence[tuple[int, ...]], Block]]]
 
 
 @dataclass
@@ -49,18 +49,20 @@ class _Shape:
     is_full: bool = True  # no cell is shorter than another
     is_nested: bool = True  # along its first dimension a shorter one is the beginning of a longer one
 
-    def join(self, other: CellVariable) -> None:
-        """Take in the variable of one more cell."""
-        shape = other.values.shape
+    def join(self, rows: np.ndarray, cells: int) -> None:
+        """Take in the variable of more cells, with the cells along the first axis, or one of length one for all."""
+        shape = rows.shape[1:]
         if len(shape) == 1:
-            short, long = sorted((self.longest, other.values), key=len)
-            self.is_nested = self.is_nested and bool(np.array_equal(long[: len(short)], short))
-            self.longest = long
+            for row in rows:
+                short, long = sorted((self.longest, row), key=len)
+                self.is_nested = self.is_nested and bool(np.array_equal(long[: len(short)], short))
+                self.longest = long
         self.is_full = self.is_full and shape == self.sizes
-        self.is_same = self.is_same and shape == self.first.shape and other.values.tobytes() == self.first.tobytes()
+        is_alike = self.is_same and shape == self.first.shape
+        self.is_same = is_alike and all(row.tobytes() == self.first.tobytes() for row in rows)
         self.sizes = tuple(map(max, self.sizes, shape))
-        self.dtype = np.promote_types(self.dtype, other.values.dtype)
-        self.cells += 1
+        self.dtype = np.promote_types(self.dtype, rows.dtype)
+        self.cells += cells
 
 
 @dataclass
@@ -101,22 +103,25 @@ def assembled(
     axes = {next(iter(names)): names for names in coordinates}
     sizes = tuple(len(names[name]) for name, names in axes.items())
     layouts: dict[str, _CellLayout] = {}
-    status = np.full(sizes, int(CellStatus.MISSING), np.int8)
-    message = np.full(sizes, "", object)
-    for place, content in found():
-        status[place], message[place] = int(content.status), content.message
-        for name, node in content.nodes.items():
-            _join(layouts.setdefault(name, _CellLayout()), node)
+    cells = int(np.prod(sizes))
+    status = np.full(cells, int(CellStatus.MISSING), np.int8)
+    message = np.full(cells, "", object)
+    for places, block in found():
+        at = _numbers(places, sizes)
+        status[at], message[at] = block.status, block.messages
+        for name, node in block.nodes.items():
+            _join(layouts.setdefault(name, _CellLayout()), node, len(places))
     for place, reason in reasons.items():
-        status[place], message[place] = int(CellStatus.REFUSED), reason
+        at = _numbers([place], sizes)
+        status[at], message[at] = int(CellStatus.REFUSED), reason
     layouts = layouts or {"": _CellLayout()}  # no cell has a result
-    values = {name: _empty(layout, sizes) for name, layout in layouts.items()}
-    for place, content in found():
-        for name, node in content.nodes.items():
-            _fill(layouts[name], values[name], place, node)
-    ends = {STATUS: status, MESSAGE: message.astype(str)}
+    values = {name: _empty(layout, cells) for name, layout in layouts.items()}
+    for places, block in found():
+        for name, node in block.nodes.items():
+            _fill(layouts[name], values[name], _numbers(places, sizes), node)
+    ends = {STATUS: status.reshape(sizes), MESSAGE: message.astype(str).reshape(sizes)}
     datasets = {
-        name: _dataset(axes, layout, values[name], ends if name == "" else {}, attributes)
+        name: _dataset(axes, layout, _shaped(values[name], sizes), ends if name == "" else {}, attributes)
         for name, layout in layouts.items()
     }
     if len(datasets) == 1:
@@ -124,31 +129,43 @@ def assembled(
     return xr.DataTree.from_dict({f"/{name}": dataset for name, dataset in datasets.items()})
 
 
-def _join(layout: _CellLayout, node: Any) -> None:
-    """Take in the shapes and attributes of one more cell."""
-    layout.cells += 1
+def _numbers(places: Sequence[tuple[int, ...]], sizes: tuple[int, ...]) -> np.ndarray:
+    """The numbers of cells at some places, counted along the last axis first."""
+    return np.ravel_multi_index(np.transpose(places), sizes) if sizes else np.zeros(len(places), int)  # pyright: ignore
+
+
+def _shaped(arrays: dict[str, np.ndarray], sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Arrays of all cells with the axes in place of their first dimension."""
+    return {name: array.reshape((*sizes, *array.shape[1:])) for name, array in arrays.items()}
+
+
+def _join(layout: _CellLayout, node: CellNode, cells: int) -> None:
+    """Take in the shapes and attributes of a block of cells."""
+    layout.cells += cells
     for name, variable in node.variables.items():
+        rows = variable.values
         if _is_label(name, variable):
             places = layout.labels.setdefault(name, {})
-            for text in variable.values.tolist():
+            for text in rows.ravel().tolist():
                 places.setdefault(text, len(places))
-        elif name in layout.shapes:
-            layout.shapes[name].join(variable)
-        else:
+            continue
+        if name not in layout.shapes:
             layout.shapes[name] = _Shape(
                 variable.dimensions,
                 variable.attributes,
                 variable.is_coordinate,
-                variable.values.shape,
-                variable.values.dtype,
-                variable.values,
-                variable.values,
-                1,
+                rows.shape[1:],
+                rows.dtype,
+                np.asarray(rows[0]),
+                np.asarray(rows[0]),
             )
-    for name, value in node.attributes.items():
+        layout.shapes[name].join(rows, cells)
+    for name, values in node.attributes.items():
         stated = layout.attributes.setdefault(name, {})
-        text = json.dumps(value)
-        stated[text] = stated.get(text, 0) + 1
+        for value in values:
+            if value is not None:
+                text = json.dumps(value)
+                stated[text] = stated.get(text, 0) + (cells if len(values) == 1 else 1)
 
 
 def _is_label(name: str, variable: CellVariable) -> bool:
@@ -172,24 +189,24 @@ def _is_common(layout: _CellLayout, name: str, shape: _Shape) -> bool:
     return shape.is_same and shape.is_coordinate and shape.cells == layout.cells
 
 
-def _empty(layout: _CellLayout, sizes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Arrays that hold nothing yet, with the axes first; numbers that may be missing are real, so that they can be."""
+def _empty(layout: _CellLayout, cells: int) -> dict[str, np.ndarray]:
+    """Arrays that hold nothing yet, with the cells first; numbers that may be missing are real, so that they can be."""
     arrays = {}
-    has_all = int(np.prod(sizes)) == layout.cells
+    has_all = cells == layout.cells
     for name, shape in layout.shapes.items():
         if _is_common(layout, name, shape):
             continue
         lengths = _length(layout, shape)
         is_full = has_all and shape.is_full and shape.cells == layout.cells and lengths == shape.sizes
         if shape.dtype.kind == "U":
-            arrays[name] = np.full((*sizes, *lengths), "", shape.dtype)
+            arrays[name] = np.full((cells, *lengths), "", shape.dtype)
         elif shape.dtype.kind in "biu" and is_full:
-            arrays[name] = np.zeros((*sizes, *lengths), shape.dtype)
+            arrays[name] = np.zeros((cells, *lengths), shape.dtype)
         else:
-            arrays[name] = np.full((*sizes, *lengths), np.nan)
+            arrays[name] = np.full((cells, *lengths), np.nan)
     varied = [name for name, stated in layout.attributes.items() if _varies(layout, name, stated)]
     for name in varied:
-        arrays[f"attribute {name}"] = np.full(sizes, None, object)
+        arrays[f"attribute {name}"] = np.full(cells, None, object)
     return arrays
 
 
@@ -198,27 +215,34 @@ def _varies(layout: _CellLayout, name: str, stated: Mapping[str, int]) -> bool:
     return name in OF_CELLS or (name not in SINGLE and not is_common)
 
 
-def _fill(layout: _CellLayout, arrays: dict[str, np.ndarray], place: tuple[int, ...], node: Any) -> None:
-    """Put the numbers of one cell into the arrays of all."""
-    own = {
-        name: [layout.labels[name][text] for text in variable.values.tolist()]
-        for name, variable in node.variables.items()
-        if _is_label(name, variable)
-    }
+def _fill(layout: _CellLayout, arrays: dict[str, np.ndarray], at: np.ndarray, node: CellNode) -> None:
+    """Put the numbers of a block of cells into the arrays of all, at the numbers of these cells."""
+    labels = {name: variable.values for name, variable in node.variables.items() if _is_label(name, variable)}
     for name, variable in node.variables.items():
         if name not in arrays:
             continue
-        target = arrays[name][place]
-        if any(dimension in own for dimension in variable.dimensions):
-            spans = [own.get(x, range(n)) for x, n in zip(variable.dimensions, variable.values.shape, strict=True)]
-            target[np.ix_(*spans)] = variable.values
-        elif variable.dimensions:
-            target[tuple(map(slice, variable.values.shape))] = variable.values
-        else:
-            arrays[name][place] = variable.values
-    for name, value in node.attributes.items():
+        shape, own = variable.values.shape[1:], [labels[x] for x in variable.dimensions if x in labels]
+        if not own:
+            arrays[name][(at, *map(slice, shape))] = variable.values
+            continue
+        is_alike = all(len(rows) == 1 for rows in own)
+        for row in range(1 if is_alike else len(at)):
+            cells, values = (at, variable.values) if is_alike else (at[row : row + 1], _row(variable.values, row)[None])
+            spans = [np.arange(size) for size in shape]
+            for n, dimension in enumerate(variable.dimensions):
+                if dimension in labels:
+                    places = layout.labels[dimension]
+                    spans[n] = np.array([places[text] for text in _row(labels[dimension], row).tolist()], int)
+            arrays[name][np.ix_(cells, *spans)] = values
+    for name, values in node.attributes.items():
         if f"attribute {name}" in arrays:
-            arrays[f"attribute {name}"][place] = value
+            for row, cell in enumerate(at):
+                arrays[f"attribute {name}"][cell] = _row(values, row)
+
+
+def _row(values: Any, row: int) -> Any:
+    """What belongs to a cell of a block, where one entry may stand for all cells."""
+    return values[row if len(values) > 1 else 0]
 
 
 def _dataset(

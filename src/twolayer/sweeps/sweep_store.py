@@ -14,7 +14,7 @@ from typing import Any
 from twolayer.core.errors import ComputationFailed, InvalidInput, first_line, shown
 from twolayer.core.reading import parsing, read_text
 from twolayer.core.whole_files import make_folder, remove_drafts, write_whole
-from twolayer.sweeps.content import FORMAT, Content, keys_in, unpacked
+from twolayer.sweeps.content import FORMAT, Block, Content, blocks_in, keys_in
 
 # The file that makes a folder that of a sweep, the folder of its cells, and that of other grids over the same cells.
 MANIFEST, CELLS, GRIDS = "sweep.json", "cells", "grids"
@@ -51,12 +51,17 @@ class Store:
 
     def contents(self, keys: Iterable[str]) -> Iterator[tuple[str, Content]]:
         """The results of the cells that are there, pack by pack."""
+        for block in self.blocks(keys):
+            yield from ((key, block.content(row)) for row, key in enumerate(block.keys))
+
+    def blocks(self, keys: Iterable[str]) -> Iterator[Block]:
+        """The results of the cells that are there, in the blocks in which they are stored."""
         by_pack: dict[Path | bytes, list[str]] = {}
         for key in keys:
             if key in self._packs:
                 by_pack.setdefault(self._packs[key], []).append(key)
         for pack, wanted in by_pack.items():
-            yield from _contents(pack, wanted).items()
+            yield from _blocks(pack, wanted)
 
     def save(self, keys: Sequence[str], pack: bytes) -> None:
         """Keep the results of some cells, which are one pack: whole or not at all."""
@@ -168,8 +173,8 @@ def _keys(path: Path) -> list[str]:
         return []
 
 
-def _contents(pack: Path | bytes, wanted: list[str]) -> dict[str, Content]:
+def _blocks(pack: Path | bytes, wanted: list[str]) -> list[Block]:
     try:
-        return unpacked(pack if isinstance(pack, bytes) else pack.read_bytes(), wanted)
+        return blocks_in(pack if isinstance(pack, bytes) else pack.read_bytes(), wanted)
     except (OSError, ValueError):
-        return {}
+        return []

@@ -247,8 +247,13 @@ class SaadSolla(FitsPopulation):
             return None
         if not training.is_fresh or training.moves_by_signs or not problem.is_quadratic:
             return None
-        numbers = jax.tree.map(lambda x: "number" if isinstance(x, np.ndarray) else x, as_data(training))
-        return if_hashable((*as_key(self), *_key_of(Same((problem,))), *as_key(numbers)))
+        leaves, structure = jax.tree.flatten(training)
+        # Other numbers than zero are data of a program, see `as_data`.
+        kept = [
+            "number" if isinstance(leaf, np.ndarray) or (isinstance(leaf, float) and leaf) else leaf_key(leaf)
+            for leaf in leaves
+        ]
+        return if_hashable((*_own_key(Same((self,))), *_key_of(Same((problem,))), structure, *kept))
 
     def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
         if self.batch_key(*cells[0][:2]) is None:
@@ -301,7 +306,12 @@ class SaadSolla(FitsPopulation):
         return follow(flows, problem.k, plan, as_state(plan.starts), (), self.accuracy(engine), _nudged(plan.starts))
 
 
-@lru_cache(maxsize=256)  # the cells of a sweep share their problems
+@lru_cache(maxsize=256)  # the cells of a sweep share their descriptions
+def _own_key(same: Same) -> tuple[Hashable, ...]:
+    return as_key(same.members[0])
+
+
+@lru_cache(maxsize=256)  # and their problems
 def _key_of(same: Same) -> tuple[Hashable, ...]:
     """A value that is equal for problems with one structure, and with equal numbers but for the noise and the start."""
     (problem,) = same.members

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.plain_methods import plain
+from twolayer.core.plain_methods import plain, plain_attributes
 from twolayer.core.types import Converted, Number, Numbers, Unchecked
 from twolayer.problem import Problem, Samples
 from twolayer.specification.fields import count, flag, instance, is_traced, leaf, number, static
@@ -127,6 +127,7 @@ class Sphere(AbstractConstraint):
     riemannian: bool = static(flag("riemannian"), default=False)
 
 
+@plain_attributes
 @register
 class SGD(eqx.Module):
     r"""Stochastic gradient descent on batches of :math:`n_b` samples.

@@ -1,8 +1,11 @@
 """What results report of predictions besides the risk: how often the sign is wrong, and the square error."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from twolayer.ask import Training
+from twolayer.core.same import Same
 from twolayer.description import Plan, Record, seen_by_fields
 from twolayer.expectation import PREDICTIONS, Auto, risk_along
 from twolayer.problem import Correlation, Gaussian, Problem, Square
@@ -12,6 +15,12 @@ from twolayer.verbs.tasks import on_inputs, phase_along
 
 def reported(problem: Problem) -> tuple[str, ...]:
     """Return the names of what is reported: signs where labels are signs, the square error where it is not the risk."""
+    return _reported(Same((problem,)))
+
+
+@lru_cache(maxsize=256)  # the cells of a sweep share their problems
+def _reported(same: Same) -> tuple[str, ...]:
+    (problem,) = same.members
     if not isinstance(problem.inputs, Gaussian):
         return ()
     wanted = {

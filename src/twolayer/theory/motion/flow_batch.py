@@ -15,7 +15,7 @@ from twolayer.description import Plan, Record, Watch
 from twolayer.theory.motion.error_bounds import nudged_overlaps
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, Solving, judged, passage, saved_along
 from twolayer.theory.motion.integrate import Tolerance
-from twolayer.theory.motion.integrate_rows import RowCode, risks_of_rows, row_code, solve_rows
+from twolayer.theory.motion.integrate_rows import RowCode, interpolates, risks_of_rows, row_code, solve_rows
 
 # Blocks of one call: few, since integrating a block takes long, and calls are divided among the cores.
 BLOCKS = 2
@@ -121,7 +121,10 @@ def _in_vectors(code: RowCode, accuracies: Sequence[Accuracy], parts: Sequence[t
     numbers, starts = (np.concatenate([flat(part[n]) for part in parts]) for n in (0, 1))
     times, limits = (np.concatenate([part[n] for part in parts]) for n in (2, 3))
     tolerances = [np.repeat([float(getattr(x, name)) for x in accuracies], number) for name in ("rtol", "atol")]
-    solutions = solve_rows(code, starts, numbers, times, Tolerance(*tolerances), int(accuracies[0].max_steps), limits)
+    # The step of a method of eighth order is in proportion to this power of its tolerance.
+    first = (tolerances[0] / tolerances[0].max()) ** (1 / 8)
+    steps = int(accuracies[0].max_steps)
+    solutions = solve_rows(code, starts, numbers, times, Tolerance(*tolerances), steps, limits, first)
     states = np.where(np.isfinite(solutions.states), solutions.states, np.nan)
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     columns = np.split(states, ends[:-1], axis=2)
@@ -181,6 +184,7 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
         return numbers, start, np.repeat(times, replicas, axis=0), *data
 
     limits = np.repeat([plan.limit for plan in plans], replicas)
+    is_between = False
 
     def paths(solvings: Sequence[Solving]) -> list[Any]:
         """The solutions with one variant of the averages."""
@@ -191,6 +195,8 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
         code = machine_code(template, *rows[0][:2])
         if code is None:
             return [in_blocks(_trajectory, (template, one), row, BLOCKS) for one, row in zip(wanted, rows, strict=True)]
+        nonlocal is_between
+        is_between = interpolates(times.shape[1])
         return _in_vectors(code, wanted, rows)
 
     of_variants, of_integrator = flows.solvings
@@ -211,6 +217,9 @@ def _follow_alike(cells: Sequence[FlowCell], templates: Sequence[Template], k: i
             crossing = reached
         else:
             overlap_time[:, direction] = reached
+    if is_between:  # the error of the interpolation is about the tolerance
+        least = tuple(np.maximum(flows.least, (float(accuracy.rtol), float(accuracy.atol))).tolist())
+        flows = flows._replace(least=least)
     record = judged(flows, results, loose, crossing, overlap_time)
     return [
         jax.tree.map(lambda x: x[first : first + replicas] if isinstance(x, np.ndarray) else x, record)  # noqa: B023

@@ -4,7 +4,7 @@ r"""Coefficients of embedded Runge-Kutta methods whose last stage is the first o
           \mathrm{error} = h \sum_j e_j k_j, \qquad y(t + \theta h) = y + h \sum_{jn} D_{jn} \theta^{n+1} k_j
 
 The high-order pair is that of Prince and Dormand (1981), with the interpolation of Bogacki and Shampine (1990); the
-other pair, with its interpolation, is that of Tsitouras (2011).
+other pair, with its interpolation, is that of Tsitouras (2011). `finely` makes an interpolation of one order more.
 """
 
 from collections.abc import Sequence
@@ -118,3 +118,27 @@ TSITOURAS = Tableau(
     ]),
     order=4,
 )  # fmt: skip
+
+
+def finely(tableau: Tableau, points: Sequence[float]) -> Tableau:
+    """Return the method with further stages at some points of the step, and an interpolation of one order more.
+
+    The stages are at the values of the interpolation that there is. With their slopes, those at both ends of the step,
+    and both values, a polynomial is known.
+    """
+    own, powers = len(tableau.c), np.arange(1, tableau.dense.shape[1] + 1)
+    A = np.zeros((own + len(points), own + len(points)))
+    A[:own, :own] = tableau.A
+    for number, point in enumerate(points):
+        A[own + number, :own] = tableau.dense @ point**powers
+    known = len(points) + 3
+    slopes = [[n * point ** (n - 1) for n in range(1, known + 1)] for point in (0.0, 1.0, *points)]
+    conditions = np.array([*slopes, [1.0] * known])
+    given = np.zeros((known, len(A)))
+    given[np.arange(known - 1), [0, own - 1, *range(own, len(A))]] = 1.0
+    given[-1, :own] = tableau.A[-1]
+    return Tableau(A, tableau.error, np.linalg.solve(conditions, given).T, tableau.order)
+
+
+# Its interpolation has about the estimated error of a step, for four evaluations more.
+FINE = finely(DORMAND_PRINCE, (0.2, 0.4, 0.6, 0.8))
