@@ -20,7 +20,7 @@ WEIGHTS = 200  # for the predicted share of flipped signs
 
 
 def make(spec, ask):
-    n, width, steps, runs = (400, 8192, 300, 6) if ask.full else (
+    n, width, steps, runs = (500, 8192, 400, 6) if ask.full else (
         spec["data"]["n"], spec["problem"]["student"]["p"], spec["run"]["steps"], 6
     )  # fmt: skip
     sets = {title: samples for title, (samples, _) in two_classes(ask, n).items()}
