@@ -422,9 +422,9 @@ def _replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " repl
     return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(first, first + replicas))
 
 
-def first_start(problem: Problem) -> Overlaps:
-    """The start of the first replica of the seed zero."""
-    return jax.device_get(_drawn(problem, _replica_keys(0, 1))).replica(0)
+def first_start(problem: Problem, seed: int = 0) -> Overlaps:
+    """The start of the first replica of a seed."""
+    return jax.device_get(_drawn(problem, _replica_keys(seed, 1))).replica(0)
 
 
 def _drawn(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:

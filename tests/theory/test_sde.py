@@ -1,6 +1,7 @@
 """The SDE and the central limit theorem against the overlap process at growing d, closed solutions and invariants."""
 
 import re
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -13,10 +14,10 @@ from tests import systems
 from twolayer.core.precision import double
 from twolayer.core.random import replica_key
 from twolayer.description import Watch
-from twolayer.expectation import MOMENTS, Auto
+from twolayer.expectation import MOMENTS, Auto, increment_covariance
 from twolayer.problem import Overlaps
 from twolayer.specification.fields import as_data
-from twolayer.theory.linear_noise import _chebyshev, _derivatives, _filled, _interpolated, _System
+from twolayer.theory.linear_noise import _barycentric, _chebyshev, _derivatives_at, _System
 from twolayer.theory.motion import paths
 from twolayer.theory.motion.drift import Change, pack
 from twolayer.theory.motion.increments import corrections
@@ -93,8 +94,8 @@ def test_every_covariance_agrees_and_cross_terms_matter(monkeypatch):
     # At d = 1000 the errors of order 1/d of means and covariances are within the statistical errors of 5000 runs.
     description = tl.SDE(dt=0.005)
     assert np.max(scores(at_end(problem, training, description, 0.15, 5000))) < 5
-    whole = paths.increment_covariance
-    monkeypatch.setattr(paths, "increment_covariance", lambda *given: jnp.diag(jnp.diagonal(whole(*given))))
+    whole = paths.sample_covariance
+    monkeypatch.setattr(paths, "sample_covariance", lambda *given: jnp.diag(jnp.diagonal(whole(*given))))
     assert np.max(scores(at_end(problem, training, description, 0.15, 5000))) > 10
 
 
@@ -126,8 +127,9 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
     problem = as_data(tl.Problem(target, tl.Student(2, "square", a), tl.Gaussian(50), noise=0.3))
     training = as_data(tl.SGD(0.3, constraint=constraint, layers=tl.Both(0.7)))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
-    fixed = (Watch(False, False), P, np.linalg.inv(P), np.linalg.cholesky(P), "heun", False)
-    sampled, gaussian = (paths.PathSetting(problem, training, engine, *fixed, samples) for samples in (2, 0))
+    overlaps = Overlaps(*(jnp.asarray(x) for x in (Q, M, P, a)))
+    fixed = (Watch(False, False), overlaps, "heun", False)
+    sampled, gaussian = (paths.PathSetting.of(problem, training, engine, *fixed, samples) for samples in (2, 0))
 
     @eqx.filter_jit
     def both(overlaps, normals):
@@ -138,7 +140,6 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
         columns = jax.vmap(lambda e: pack(paths.noise(gaussian, overlaps, moments, factor, e)[0]))(basis)
         return unit, columns.T @ columns
 
-    overlaps = Overlaps(*(jnp.asarray(x) for x in (Q, M, P, a)))
     normals = np.random.default_rng(1).standard_normal((40_000, 2, sampled.numbers))
     unit, covariance = (np.asarray(x) for x in both(overlaps, jnp.asarray(normals)))
     assert np.max(np.abs(unit.mean(axis=0)) / (unit.std(axis=0) / 200 + 1e-12)) < 5
@@ -224,11 +225,18 @@ def without_tables(problem, training, times, rtol=1e-9):
     with double():
         begun = problem.draw(replica_key(0, 0))
         engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
-        system = _System(*as_data((problem.without_dimension, training)), begun.P)
+        system = _System(*as_data((problem.without_dimension, training)), begun.P, None)
+
+        def noise(x):
+            overlaps, size = system.at(x), training.learning_rate / problem.p
+            raw = engine.parts(system.problem, overlaps, ("covariance",))["covariance"]
+            sigma = increment_covariance(system.problem, system.training, raw)
+            small = corrections(system.problem, system.training, engine, overlaps, sigma, size)
+            return size * sigma, pack(small)
 
         def field(t, state, args):
             x, C, shift = state
-            sigma, h = system.noise(engine, x)
+            sigma, h = noise(x)
             J = jax.jacfwd(lambda y: system.drift(engine, y))(x)
             second = jax.jacfwd(jax.jacfwd(lambda y: system.drift(engine, y)))(x)
             dC = J @ C + C @ J.T + sigma
@@ -278,10 +286,8 @@ def test_polynomials_are_interpolated_exactly_and_twice_as_many_points_contain_t
     assert nodes[0] == 0.5 and nodes[-1] == 3.0
     np.testing.assert_allclose(_chebyshev(times, 33)[::2], nodes, rtol=1e-15)
     values = np.stack([nodes**9 - nodes, np.ones(17)], axis=1)
-    for t in (0.5, 0.7, nodes[5], 3.0):
-        np.testing.assert_allclose(_interpolated(nodes, values, t), [t**9 - t, 1.0], rtol=1e-11)
-        room, shares, table = _filled(nodes, values)
-        np.testing.assert_allclose(_interpolated(room, table, t, shares), [t**9 - t, 1.0], rtol=1e-11)
+    t = np.array([0.5, 0.7, nodes[5], 3.0])
+    np.testing.assert_allclose(_barycentric(nodes, t) @ values, np.stack([t**9 - t, np.ones(4)], axis=1), rtol=1e-11)
 
 
 @pytest.mark.long
@@ -307,17 +313,19 @@ def test_fluctuations_of_erf_units_on_a_relu_are_those_of_the_weights():
 
 def test_second_derivatives_are_summed_over_all_pairs():
     """One second derivative for each row of a covariance adds up to the sum over all pairs of entries."""
+    problem = as_data(tl.Problem(tl.Committee(2, "square"), tl.Student(1, "square"), tl.Gaussian(50), noise=0.1))
     rng = np.random.default_rng(3)
-    cubic, root, x = rng.standard_normal((4, 4, 4, 4)), rng.standard_normal((4, 4)), rng.standard_normal(4)
-    C = root @ root.T
-
-    def F(x):
-        return jnp.einsum("kuvw,u,v,w->k", jnp.asarray(cubic), x, x, x)
-
-    slopes, second = jax.vmap(lambda along, row: _derivatives(F, jnp.asarray(x), along, row))(jnp.eye(4), C)
-    expected = jnp.einsum("kuv,uv->k", jax.hessian(F)(jnp.asarray(x)), C)
-    np.testing.assert_allclose(jnp.sum(second, axis=0), expected, rtol=1e-12)
-    np.testing.assert_allclose(slopes.T, jax.jacfwd(F)(jnp.asarray(x)), rtol=1e-12)
+    root, x = rng.standard_normal((4, 4)), jnp.asarray([1.0, 0.3, -0.2, 0.9])
+    C = jnp.asarray(root @ root.T)
+    with double():
+        engine = Auto().choose(problem).variants()[0]
+        system = _System(problem, as_data(tl.SGD(0.3, layers=tl.Both())), jnp.eye(2), None)
+        found = _derivatives_at(engine, system, x[None], C[None])
+        F = partial(system.drift, engine)
+        value, slopes, second = jax.jit(lambda x: (F(x), jax.jacfwd(F)(x), jax.jacfwd(jax.jacfwd(F))(x)))(x)
+    np.testing.assert_allclose(found.drift[0], value, rtol=1e-12)
+    np.testing.assert_allclose(found.jacobian[0], slopes, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.curvature[0], jnp.einsum("kuv,uv->k", second, C), rtol=1e-12)
 
 
 def test_time_in_steps_shifts_the_mean():

@@ -17,11 +17,11 @@ from twolayer.expectation.closed.units import ThresholdUnits as ThresholdUnits
 from twolayer.expectation.engine import AbstractEngine as AbstractEngine
 from twolayer.expectation.gaussian_moments import MOMENTS as MOMENTS
 from twolayer.expectation.gaussian_moments import Moments as Moments
-from twolayer.expectation.gaussian_moments import increment_covariance as increment_covariance
-from twolayer.expectation.gaussian_moments import increment_parts as increment_parts
-from twolayer.expectation.gaussian_moments import increment_rates as increment_rates
 from twolayer.expectation.given_target import GivenTarget as GivenTarget
 from twolayer.expectation.hermite_series import MehlerSeries as MehlerSeries
+from twolayer.expectation.increments import increment_covariance as increment_covariance
+from twolayer.expectation.increments import increment_parts as increment_parts
+from twolayer.expectation.increments import increment_rates as increment_rates
 from twolayer.expectation.nested_rules import Panels as Panels
 from twolayer.expectation.qmc import Cloud as Cloud
 from twolayer.expectation.qmc import MonteCarlo as MonteCarlo

@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.core.types import Numbers
+from twolayer.expectation.increments import covariance_of_parts
 from twolayer.problem import Correlation, Overlaps, Problem
-from twolayer.training import SGD
 
 # In the order of difficulty, since the number of fields in one integral grows from k + 1 to k + 3.
 MOMENTS = ("excess_risk", "chi", "v", "phi_hd")
@@ -149,82 +148,8 @@ def from_cloud(
         "phi_hd": weighted_force.T @ force + problem.noise * ((weights[:, None] * slope).T @ slope),
     }
     if "covariance" in wanted:
-        parts["covariance"] = _increment_covariance(problem, a, fields, weights)
+        parts["covariance"] = covariance_of_parts(problem, a, fields, weights)
     return {name: parts[name] for name in wanted}
-
-
-def _increment_covariance(
-    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], weights: Float[Array, " N"]
-) -> Float[Array, "rows rows"]:
-    # Three nodes are exact, since products of two increments are of fourth order in the noise.
-    nodes, shares = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1.0, 4.0, 1.0]) / 6.0
-    rows = [increment_parts(problem, a, fields, problem.noise**0.5 * xi) for xi in nodes]
-    values = jnp.concatenate(rows)
-    shared = jnp.concatenate([weights * share for share in shares])
-    centred = values - (shared @ values)[None, :]
-    return (shared[:, None] * centred).T @ centred
-
-
-def increment_parts(
-    problem: Problem, a: Float[Array, " p"], fields: Float[Array, "N n"], noise: Numbers
-) -> Float[Array, "N rows"]:
-    r"""Return the increments of (a, M, Q) by each sample, without the learning rates; ``noise`` is that of its label.
-
-    The order is a (p), M (p k, row by row), then for the pairs j <= l of Q the part linear in the displacement and the
-    quadratic part. `increment_rates` combines them.
-    """
-    p = problem.p
-    lam, lam_star = fields[:, :p], fields[:, p:]
-    eps = problem.loss.displacement(problem.target(lam_star) + noise, problem.student(lam, a))
-    force = a[None, :] * problem.student.activation.derivative(lam) * eps[:, None]
-    rows, columns = np.triu_indices(p)
-    drift_M = force[:, :, None] * lam_star[:, None, :]
-    drift_Q = force[:, rows] * lam[:, columns] + force[:, columns] * lam[:, rows]
-    square_Q = force[:, rows] * force[:, columns]
-    second = problem.student.activation(lam) * eps[:, None]
-    return jnp.concatenate([second, drift_M.reshape(len(lam), -1), drift_Q, square_Q], axis=1)
-
-
-def increment_covariance(
-    problem: Problem, training: SGD, covariance: Float[Array, "rows rows"]
-) -> Float[Array, "entries entries"]:
-    r"""Return the full covariance of the increment of (a, M, Q) by one sample, divided by :math:`\gamma_d / p`.
-
-    .. math::
-        \mathcal A_j = \kappa\,\sigma_j \mathcal E, \qquad
-        \mathcal M_{jr} = a_j \sigma'_j \lambda^\star_r \mathcal E, \qquad
-        \mathcal Q_{jl} = (a_j \sigma'_j \lambda_l + a_l \sigma'_l \lambda_j)\,\mathcal E
-        + \frac{\gamma}{p} a_j a_l \sigma'_j \sigma'_l \mathcal E^2
-
-    at leading order in d, including label noise.
-
-    Parameters
-    ----------
-    problem, training
-        The problem, and the training with its learning rates.
-    covariance
-        The moment of that name: the covariance of the parts that do not contain the rates.
-
-    Returns
-    -------
-    Covariance of the entries in the order a (p), M (p k, row by row), Q (pairs j <= l): cross terms included.
-
-    Notes
-    -----
-    Checked against: the sample covariance of increments drawn one by one.
-    """
-    mix = increment_rates(problem, training)
-    return mix @ covariance @ mix.T
-
-
-def increment_rates(problem: Problem, training: SGD) -> Float[Array, "entries rows"]:
-    """Return the matrix that maps the parts of an increment to that of (a, M, Q), divided by gamma_d / p."""
-    p, k = problem.p, problem.k
-    pairs = p * (p + 1) // 2
-    first = 1.0 if training.trains_first else 0.0
-    linear_part = jnp.diag(jnp.concatenate([jnp.full(p, 1.0) * training.layer_ratio, jnp.full(p * k + pairs, first)]))
-    square = jnp.concatenate([jnp.zeros((p + p * k, pairs)), first * training.learning_rate / p * jnp.eye(pairs)])
-    return jnp.concatenate([linear_part, square], axis=1)
 
 
 def fields_from_normals(overlaps: Overlaps, g: Float[Array, "N n"]) -> Float[Array, "N n"]:

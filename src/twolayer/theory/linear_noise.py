@@ -11,13 +11,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.program_cache import QuickProgram, compiled_for
+from twolayer.core.program_cache import QuickProgram
 from twolayer.core.types import NumbersLike
-from twolayer.expectation import MOMENTS, Auto, Chosen, increment_covariance
-from twolayer.problem import Overlaps, Problem
+from twolayer.expectation import MOMENTS, Auto, Chosen, Moments
+from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem
 from twolayer.specification.fields import as_data
-from twolayer.theory.motion.drift import Change, drift, pack, tangent, unpack
-from twolayer.theory.motion.increments import corrections
+from twolayer.theory.motion.drift import changing, drift, pack, unpack
+from twolayer.theory.motion.increments import sample_covariance, scaled_by_length, small_drift, tangent_map
 from twolayer.theory.motion.integrate import solve
 from twolayer.theory.sde import SDE
 from twolayer.training import SGD
@@ -34,7 +34,7 @@ TABLE, TINY = 1e-5, 1e-12
 class Fluctuations(NamedTuple):
     r"""The law of the overlaps of SGD at large d, at each time: mean :math:`X + \delta/d`, covariance :math:`C/d`.
 
-    Entries are ordered as a, then M row by row, then the pairs j <= l of Q. Errors are bounds on the numerical ones.
+    Entries are ordered as a, then M row by row, then the pairs j <= l of Q, the latter two block by block. Errors are bounds on the numerical ones.
     """
 
     times: Float[np.ndarray, " times"]
@@ -70,7 +70,8 @@ def linear_noise(
 
     The coefficients are smooth in time: J, :math:`\Sigma`, h and the sum of second derivatives are computed at
     Chebyshev points along the solution and interpolated between, so that their averages, the costly part, are taken
-    tens of times and not at every stage of the integrator.
+    tens of times and not at every stage of the integrator. Both equations are linear and small, and are integrated
+    without compiling anything. Variants of the engine of :math:`\Sigma` share the solution and its derivatives.
 
     Notes
     -----
@@ -83,10 +84,7 @@ def linear_noise(
     times = np.asarray(times, dtype=float)
     if times.ndim != 1 or times.size < 2 or not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise InvalidInput("Argument `times` must be a list of two or more increasing finite times.")
-    p, k = problem.p, problem.k
-    rows, columns = np.triu_indices(p)
-    names = [f"a[{j}]" for j in range(p)] + [f"M[{j},{r}]" for j in range(p) for r in range(k)]
-    names += [f"Q[{j},{l}]" for j, l in zip(rows, columns, strict=True)]
+    names = _names(problem.p, problem.k, begun)
     first = jnp.zeros((len(names), len(names))) if covariance is None else jnp.asarray(covariance, jnp.float64)
     if first.shape != (len(names), len(names)):
         raise InvalidInput(
@@ -94,12 +92,12 @@ def linear_noise(
             f"but has shape {first.shape}."
         )
     chosen = engine.choose(problem, (*MOMENTS, "covariance"))
-    variants = chosen.variants()
-    system = _System(*as_data((problem.without_dimension, training)), begun.P)
-    start = pack(Change(begun.Q, begun.M, begun.a))
+    frame = None if begun.blocks is None else begun.blocks.frame
+    system = _System(*as_data((problem.without_dimension, training)), begun.P, frame)
+    start = pack(changing(begun))
 
     tell(0.0)
-    known = times[: _finite(variants[0], system, start, times, rtol)]
+    known = times[: _finite(_parted(chosen.variants()[0])[0], system, start, times, rtol)]
     if len(known) > 1:
         values, errors, nodes = _with_errors(chosen, system, start, known, first, rtol, tell)
     else:  # nothing but the start
@@ -108,6 +106,15 @@ def linear_noise(
     tell(1.0)
     filled = [_continued(x, len(times), np.inf) for x in values] + [_continued(x, len(times), np.nan) for x in errors]
     return Fluctuations(times, tuple(names), *filled, nodes=nodes, engine=chosen.name)
+
+
+def _names(p: int, k: int, begun: Overlaps) -> list[str]:
+    """The names of the entries in the order of `pack`; those by block have the block as their first index."""
+    blocks = [("", "")] if begun.blocks is None else [("_block", f"{l},") for l in range(len(begun.blocks.frame.ranks))]
+    pairs = list(zip(*np.triu_indices(p), strict=True))
+    names = [f"a[{j}]" for j in range(p)]
+    names += [f"M{which}[{block}{j},{r}]" for which, block in blocks for j in range(p) for r in range(k)]
+    return names + [f"Q{which}[{block}{j},{l}]" for which, block in blocks for j, l in pairs]
 
 
 def _finite(engine: Chosen, system: "_System", start: Array, times: np.ndarray, rtol: float) -> int:
@@ -133,31 +140,41 @@ def _with_errors(
     tell: Callable[[float], None],
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...], int]:
     """The limit, the covariance and the shift at times that the solution reaches, their errors, and the nodes."""
-    variants = chosen.variants()
-    cases = len(variants) + 2  # the first variant is solved on tables of two sizes, and once more
-
-    def solved(variant: Chosen, nodes: int, tolerance: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _along(_tabulated(variant, system, start, times, nodes, tolerance), times, first, tolerance)
-
-    table = _resolved(variants[0], system, start, times, rtol, max(TABLE, LOOSER * chosen.rtol))
-    nodes = len(table.nodes)
-    results = [_along(table, times, first, rtol)]
-    for number, variant in enumerate(variants[1:]):
-        tell((2 + number) / cases)
-        results.append(solved(variant, nodes, rtol))
-    combined = chosen.combine(tuple(results))
-    tell((1 + len(variants)) / cases)
-    looser = solved(variants[0], nodes // 2 + 1, min(LOOSER * rtol, LOOSEST))
+    variants = [_parted(variant) for variant in chosen.variants()]
+    best, noisy = variants[0]
+    course, noise = _resolved(best, noisy, system, start, times, rtol, max(TABLE, LOOSER * chosen.rtol))
+    # Variants that differ in the covariance of the increments only have the same solution and derivatives.
+    groups: dict[tuple[int, ...], tuple[_Course, list[tuple[int, _Noise]]]] = {}
+    for number, (engine, covariance) in enumerate(variants):
+        tell((1 + number) / (len(variants) + 2))
+        same = tuple(map(id, engine.engines))
+        if number and same not in groups:
+            groups[same] = (_course(engine, system, start, times, course.nodes, rtol), [])
+        members = groups.setdefault(same, (course, []))
+        own = _noise_along(covariance, system, members[0]) if number else noise
+        members[1].append((number, own))
+    results: dict[int, Any] = {}
+    for own_course, members in groups.values():
+        along = _along(system, own_course, [noise for _, noise in members], times, first, rtol)
+        results |= zip((number for number, _ in members), along, strict=True)
+    combined = chosen.combine(tuple(results[number] for number in range(len(variants))))
+    tell((1 + len(variants)) / (len(variants) + 2))
+    tolerance = min(LOOSER * rtol, LOOSEST)
+    rough = _course(best, system, start, times, _chebyshev(times, len(course.nodes) // 2 + 1), tolerance)
+    (looser,) = _along(system, rough, [_noise_along(noisy, system, rough)], times, first, tolerance)
     errors = [
         np.abs(np.asarray(mean) - value) + np.asarray(error) + np.abs(value - loose)
         for value, loose, mean, error in zip(results[0], looser, combined.value, combined.error, strict=True)
     ]
-    return results[0], tuple(errors), nodes
+    return results[0], tuple(errors), len(course.nodes)
 
 
-def _derivatives(F: Callable[[Array], Array], x: Array, first: Array, second: Array) -> tuple[Array, Array]:
-    """The derivative of a function in a first direction, and the derivative of that in a second one."""
-    return jax.jvp(lambda y: jax.jvp(F, (y,), (first,))[1], (x,), (second,))
+def _parted(chosen: Chosen) -> tuple[Chosen, Chosen]:
+    """The engines of the mean motion, and that of the covariance of the increments."""
+    pairs = [(engine, names) for engine, names in zip(chosen.engines, chosen.serves, strict=True)]
+    others = [(engine, tuple(name for name in names if name in MOMENTS)) for engine, names in pairs]
+    engines, serves = zip(*[(engine, names) for engine, names in others if names], strict=True)
+    return Chosen(engines, serves, ()), chosen.only("covariance")
 
 
 class _System(eqx.Module):
@@ -165,81 +182,158 @@ class _System(eqx.Module):
 
     problem: Problem
     training: SGD
-    P: Array
+    P: Array | np.ndarray
+    frame: BlockFrame | None  # the blocks of a spectrum
 
     def at(self, x: Array) -> Overlaps:
-        change = unpack(x, self.problem.p, self.problem.k)
-        return Overlaps(change.Q, change.M, self.P, change.a)
+        """The overlaps that a vector stands for."""
+        blocks = None if self.frame is None else len(self.frame.ranks)
+        change = unpack(x, self.problem.p, self.problem.k, blocks)
+        if self.frame is None:
+            return Overlaps(change.Q, change.M, jnp.asarray(self.P), change.a)
+        return Overlaps.by_block(BlockOverlaps(change.Q, change.M, self.frame), change.a)
 
     def drift(self, engine: Chosen, x: Array) -> Array:
-        return pack(drift(self.problem, self.training, self.at(x), engine.moments(self.problem, self.at(x))))
-
-    def noise(self, engine: Chosen, x: Array) -> tuple[Array, Array]:
-        """The covariance of the increments, and the drift of order 1/d."""
-        p, k = self.problem.p, self.problem.k
+        """The drift at a vector of overlaps."""
         overlaps = self.at(x)
-        raw = engine.parts(self.problem, overlaps, ("covariance",))["covariance"]
-        sigma = increment_covariance(self.problem, self.training, raw)
-        size = self.training.learning_rate / p
-        h = pack(corrections(self.problem, self.training, engine, overlaps, sigma, size))
-        if self.training.is_spherical:
-            project = jax.vmap(lambda e: pack(tangent(overlaps, unpack(e, p, k))))(jnp.eye(len(x))).T
+        return pack(drift(self.problem, self.training, overlaps, engine.moments(self.problem, overlaps.of_fields)))
+
+    def moved(self, engine: Chosen, x: Array, beyond: tuple[Array, ...]) -> tuple[Array, Moments]:
+        """The drift and the moments where the covariance of the fields is that of the overlaps and something more."""
+        overlaps = self.at(x)
+        of = overlaps.of_fields
+        fields = Overlaps(of.Q + beyond[0], of.M + beyond[1], of.P + beyond[2], of.a)
+        moments = engine.moments(self.problem, fields)
+        return pack(drift(self.problem, self.training, overlaps, moments)), moments
+
+    def noise(self, engine: Chosen, x: Array, derived: "_Derived") -> tuple[Array, Array]:
+        """The covariance of the increments times their rate, and the drift of order 1/d, from the derivatives there."""
+        problem, training, overlaps = self.problem, self.training, self.at(x)
+        raw = engine.parts(problem, overlaps.of_fields, ("covariance",))["covariance"]
+        sigma = sample_covariance(problem, training, overlaps, raw, derived.moments)
+        size = training.learning_rate / problem.p
+        blocks = None if self.frame is None else len(self.frame.ranks)
+        lag = unpack(derived.jacobian @ derived.drift, problem.p, problem.k, blocks)
+        h = small_drift(problem, training, overlaps, derived.moments, sigma, size, derived.by_length, lag)
+        if training.is_spherical:
+            project = tangent_map(overlaps, len(x))
             sigma = project @ sigma @ project.T
-        return size * sigma, h
+        return size * sigma, pack(h)
 
 
-class _Table(NamedTuple):
-    """The coefficients of the equations of covariance and shift at Chebyshev points in time, along the solution."""
+class _Derived(NamedTuple):
+    """The drift and its derivatives along the solution, for each point in time."""
+
+    drift: Any
+    moments: Moments
+    jacobian: Any
+    by_length: Any  # the derivatives of phi_hd along `scaled_by_length`
+    curvature: Any  # the sum over pairs of entries of the second derivatives of the drift with their covariance
+
+
+class _Course(NamedTuple):
+    """The solution of the ODE, and the derivatives of the drift at Chebyshev points in time along it."""
 
     engine: Chosen
-    system: _System
     limit: np.ndarray  # X at the times asked for
     nodes: np.ndarray
     x: np.ndarray  # X at the nodes
-    jacobian: np.ndarray
+    derived: _Derived
+
+
+class _Noise(NamedTuple):
+    """The covariance of the increments times their rate, and the drift of order 1/d, at the same points."""
+
     sigma: np.ndarray
     h: np.ndarray
 
 
-def _tabulated(engine: Chosen, system: _System, start: Array, times: np.ndarray, number: int, rtol: float) -> _Table:
-    """Solve the ODE, and compute the coefficients at so many points in time."""
-    nodes = _chebyshev(times, number)
+def _course(
+    engine: Chosen, system: _System, start: Array, times: np.ndarray, nodes: np.ndarray, rtol: float
+) -> _Course:
+    """Solve the ODE, and differentiate the drift at the nodes."""
     landing = np.union1d(times, nodes)
-    filled = _filled_times(times, landing)
-    path = np.asarray(_solution(engine, system, start, filled, np.asarray(rtol)))
+    path = np.asarray(_solution(engine, system, start, _filled_times(times, landing), np.asarray(rtol)))
     x = path[np.searchsorted(landing, nodes)]
-    jacobian, sigma, h = _in_chunks(partial(compiled_for(_coefficients, 0), engine, system), x)
-    return _Table(engine, system, path[np.searchsorted(landing, times)], nodes, x, jacobian, sigma, h)
+    derived = _in_chunks(partial(_derivatives_at, engine, system), x, np.zeros((*x.shape, x.shape[1])))
+    return _Course(engine, path[np.searchsorted(landing, times)], nodes, x, derived)
+
+
+def _noise_along(engine: Chosen, system: _System, course: _Course) -> _Noise:
+    """What noise adds, at the nodes of a solution."""
+    return _Noise(*_in_chunks(partial(_noise_at, engine, system), course.x, course.derived))
 
 
 def _resolved(
-    engine: Chosen, system: _System, start: Array, times: np.ndarray, rtol: float, tolerance: float
-) -> _Table:
-    """The table with the first number of points of which every second one gives the coefficients at the others."""
+    engine: Chosen, covariance: Chosen, system: _System, start: Array, times: np.ndarray, rtol: float, tolerance: float
+) -> tuple[_Course, _Noise]:
+    """The first number of nodes of which every second one gives the coefficients at the others."""
     number = FEWEST_NODES
     while True:
-        table = _tabulated(engine, system, start, times, number, rtol)
+        course = _course(engine, system, start, times, _chebyshev(times, number), rtol)
+        noise = _noise_along(covariance, system, course)
+        between = _barycentric(course.nodes[::2], course.nodes[1::2])
         distances = [
-            np.max(np.abs(_interpolated(table.nodes[::2], values[::2], t) - value)) / max(np.max(np.abs(values)), TINY)
-            for values in (table.jacobian, table.sigma, table.h)
-            for t, value in zip(table.nodes[1::2], values[1::2], strict=True)
+            np.max(np.abs(np.tensordot(between, values[::2], axes=1) - values[1::2]))
+            / max(np.max(np.abs(values)), TINY)
+            for values in (course.derived.jacobian, *noise)
         ]
         if max(distances) <= tolerance or number >= MOST_NODES:
-            return table
+            return course, noise
         number = 2 * number - 1
 
 
-def _along(table: _Table, times: np.ndarray, first: Array, rtol: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The limit, the covariance and the shift at the times."""
-    landing = np.union1d(times, table.nodes)
-    filled = _filled_times(times, landing)
-    C = np.asarray(_covariances(*_filled(table.nodes, table.jacobian, table.sigma), first, filled, np.asarray(rtol)))
-    at_nodes, at_times = C[np.searchsorted(landing, table.nodes)], np.searchsorted(landing, times)
-    curvatures = partial(compiled_for(_curvatures, 0), table.engine, table.system)  # in haste, as it runs a few times
-    (curvature,) = _in_chunks(curvatures, table.x, at_nodes)
-    push = table.h + 0.5 * curvature
-    shift = np.asarray(_shifts(*_filled(table.nodes, table.jacobian, push), filled, np.asarray(rtol)))
-    return table.limit, C[at_times], shift[at_times]
+def _along(
+    system: _System, course: _Course, noises: list[_Noise], times: np.ndarray, first: Array, rtol: float
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The limit, the covariance and the shift at the times, with each of several covariances of the increments."""
+    n, cases = course.x.shape[1], len(noises)
+    jacobian, landing = course.derived.jacobian, np.union1d(times, course.nodes)
+    at_nodes, at_times = np.searchsorted(landing, course.nodes), np.searchsorted(landing, times)
+    sigma = np.stack([noise.sigma for noise in noises], axis=1)
+
+    def spreading(J: np.ndarray, S: np.ndarray, C: np.ndarray) -> np.ndarray:
+        moved = J @ C
+        return moved + np.swapaxes(moved, -1, -2) + S
+
+    start = np.broadcast_to(np.asarray(first), (cases, n, n))
+    C = _integrated(spreading, start, course.nodes, (jacobian, sigma), landing, rtol)
+    found = []
+    for case, noise in enumerate(noises):
+        derived = _in_chunks(partial(_derivatives_at, course.engine, system), course.x, C[at_nodes, case])
+        found.append(noise.h + 0.5 * derived.curvature)
+
+    def shifting(J: np.ndarray, push: np.ndarray, shift: np.ndarray) -> np.ndarray:
+        return J @ shift + push
+
+    shift = _integrated(shifting, np.zeros((n, cases)), course.nodes, (jacobian, np.stack(found, axis=2)), times, rtol)
+    return [(course.limit, C[at_times, case], shift[:, :, case]) for case in range(cases)]
+
+
+def _integrated(
+    field: Callable[..., np.ndarray],
+    start: np.ndarray,
+    nodes: np.ndarray,
+    tables: tuple[np.ndarray, ...],
+    times: np.ndarray,
+    rtol: float,
+) -> np.ndarray:
+    """Integrate a linear equation whose coefficients are interpolated between nodes in time."""
+    from scipy.integrate import solve_ivp
+
+    sizes = [table[0].size for table in tables]
+    flat = np.concatenate([table.reshape(len(nodes), -1) for table in tables], axis=1)
+    shapes, ends = [table.shape[1:] for table in tables], np.cumsum(sizes)[:-1]
+
+    def velocity(t: float, y: np.ndarray) -> np.ndarray:
+        parts = np.split(_barycentric(nodes, np.array([t]))[0] @ flat, ends)
+        return field(
+            *(x.reshape(shape) for x, shape in zip(parts, shapes, strict=True)), y.reshape(start.shape)
+        ).ravel()
+
+    span = (float(times[0]), float(times[-1]))
+    solution = solve_ivp(velocity, span, start.ravel(), "DOP853", times, rtol=max(rtol, 1e-13), atol=1e-2 * rtol)
+    return solution.y.T.reshape(len(times), *start.shape)
 
 
 @QuickProgram
@@ -250,45 +344,37 @@ def _solution(engine: Chosen, system: _System, start: Array, times: Any, rtol: A
     return solve(field, start, jnp.asarray(times), None, rtol, 1e-2 * rtol, MAX_STEPS, _never, is_coarse=True).states
 
 
-def _coefficients(engine: Chosen, system: _System, rows: Array) -> tuple[Array, Array, Array]:
-    """The derivative of the drift, the covariance of the increments and the drift of order 1/d at each row."""
+@QuickProgram
+def _derivatives_at(engine: Chosen, system: _System, rows: Array, covariances: Array) -> _Derived:
+    """The derivatives at each row of overlaps, with the sum of second derivatives along a covariance."""
 
-    def at(x: Array) -> tuple[Array, Array, Array]:
-        columns = jax.vmap(lambda e: jax.jvp(lambda y: system.drift(engine, y), (x,), (e,))[1])(jnp.eye(len(x)))
-        return columns.T, *system.noise(engine, x)
-
-    return jax.lax.map(at, rows)
-
-
-def _curvatures(engine: Chosen, system: _System, rows: Array, covariances: Array) -> tuple[Array]:
-    """The sum over pairs of entries of the second derivatives of the drift with their covariance, at each row."""
-
-    def at(row: tuple[Array, Array]) -> Array:
+    def at(row: tuple[Array, Array]) -> _Derived:
         x, C = row
+        n, along = len(x), scaled_by_length(system.at(x))
+        nothing = tuple(jnp.zeros(part.shape[1:]) for part in along)
+
+        def along_one(entry: Array, beyond: tuple[Array, ...], second: Array) -> tuple[Any, ...]:
+            def first(y: Array) -> tuple[Any, Any]:
+                return jax.jvp(lambda *at: system.moved(engine, *at), (y, nothing), (entry, beyond))
+
+            (here, slope), (_, curvature) = jax.jvp(first, (x,), (second,))
+            return here, slope[0], slope[1].phi_hd, curvature[0]
+
         # One second derivative for each entry u, along u and along its row of C, instead of one for each pair.
-        second = jax.vmap(lambda e, c: _derivatives(lambda y: system.drift(engine, y), x, e, c)[1])(jnp.eye(len(x)), C)
-        return jnp.sum(second, axis=0)
+        blocks, apart = len(along[0]), tuple(jnp.zeros((n, *part.shape)) for part in nothing)
+        directions = (jnp.eye(n), apart, C)
+        by_length = (jnp.zeros((blocks, n)), along, jnp.zeros((blocks, n)))
+        rows = jax.tree.map(lambda *x: jnp.concatenate(x), directions, by_length)
+        (F, moments), J, phi_hd, curvature = jax.vmap(along_one, out_axes=(None, 0, 0, 0))(*rows)
+        return _Derived(F, moments, J[:n].T, phi_hd[n:], jnp.sum(curvature[:n], axis=0))
 
-    return (jax.lax.map(at, (rows, covariances)),)
-
-
-@jax.jit
-def _covariances(nodes: Any, shares: Any, jacobian: Any, sigma: Any, first: Array, times: Any, rtol: Any) -> Array:
-    def field(t: Any, C: Array, args: Any) -> Array:
-        J, S = (_interpolated(nodes, values, t, shares) for values in (jacobian, sigma))
-        return J @ C + C @ J.T + S
-
-    return solve(field, first, jnp.asarray(times), None, rtol, 1e-2 * rtol, MAX_STEPS, _never).states
+    return jax.lax.map(at, (rows, covariances))
 
 
-@jax.jit
-def _shifts(nodes: Any, shares: Any, jacobian: Any, push: Any, times: Any, rtol: Any) -> Array:
-    def field(t: Any, shift: Array, args: Any) -> Array:
-        J, h = (_interpolated(nodes, values, t, shares) for values in (jacobian, push))
-        return J @ shift + h
-
-    start = jnp.zeros(push.shape[1])
-    return solve(field, start, jnp.asarray(times), None, rtol, 1e-2 * rtol, MAX_STEPS, _never).states
+@QuickProgram
+def _noise_at(engine: Chosen, system: _System, rows: Array, derived: _Derived) -> tuple[Array, Array]:
+    """The covariance of the increments times their rate, and the drift of order 1/d, at each row of overlaps."""
+    return jax.lax.map(lambda row: system.noise(engine, *row), (rows, derived))
 
 
 def _never(state: Any, args: Any) -> Array:
@@ -304,20 +390,15 @@ def _chebyshev(times: np.ndarray, number: int) -> np.ndarray:
     return np.concatenate([times[:1], times[0] + (times[-1] - times[0]) * share[1:-1], times[-1:]])
 
 
-def _shares(number: int) -> np.ndarray:
-    """The weights of the points in the barycentric formula."""
-    shares = (-1.0) ** np.arange(number)
+def _barycentric(nodes: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The matrix from values at Chebyshev points to those of the polynomial through them at some times."""
+    shares = (-1.0) ** np.arange(len(nodes))
     shares[[0, -1]] *= 0.5
-    return shares
-
-
-def _interpolated(nodes: Any, values: Any, t: Any, shares: Any = None) -> Any:
-    """The polynomial through values at nodes, by the barycentric formula; nodes without a share do not count."""
-    shares = _shares(len(nodes)) if shares is None else shares
-    there = (t == nodes) & (shares != 0.0)
-    weights = shares / jnp.where(t == nodes, 1.0, t - nodes)
-    weights = jnp.where(jnp.any(there), there, weights)
-    return jnp.tensordot(weights / jnp.sum(weights), values, axes=1)
+    distance = times[:, None] - nodes[None, :]
+    is_there = distance == 0.0
+    weights = shares / np.where(is_there, 1.0, distance)
+    weights = np.where(is_there.any(axis=1)[:, None], is_there, weights)
+    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def _filled_times(times: np.ndarray, landing: np.ndarray) -> np.ndarray:
@@ -325,17 +406,9 @@ def _filled_times(times: np.ndarray, landing: np.ndarray) -> np.ndarray:
     return np.append(landing, np.full(len(times) + MOST_NODES - len(landing), landing[-1]))
 
 
-def _filled(nodes: np.ndarray, *tables: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The nodes, their shares and tables with room for the largest number of nodes, so that one program serves all."""
-    missing = MOST_NODES - len(nodes)
-    beyond = np.full(missing, nodes[-1] + 1.0)
-    padded = (np.concatenate([table, np.zeros((missing, *table.shape[1:]))]) for table in tables)
-    return np.append(nodes, beyond), np.append(_shares(len(nodes)), np.zeros(missing)), *padded
-
-
-def _in_chunks(function: Callable[..., tuple[Any, ...]], *rows: np.ndarray) -> tuple[np.ndarray, ...]:
+def _in_chunks(function: Callable[..., Any], *rows: Any) -> Any:
     """Apply a compiled function to rows, of which it sees a fixed number."""
     number = len(rows[0])
     chunks = [np.minimum(first + np.arange(CHUNK), number - 1) for first in range(0, number, CHUNK)]
-    parts = [jax.device_get(function(*(x[chunk] for x in rows))) for chunk in chunks]
-    return tuple(np.concatenate(values)[:number] for values in zip(*parts, strict=True))
+    parts = [jax.device_get(function(*jax.tree.map(lambda x: x[chunk], rows))) for chunk in chunks]  # noqa: B023
+    return jax.tree.map(lambda *values: np.concatenate(values)[:number], *parts)

@@ -22,7 +22,6 @@ from twolayer.problem import BlockFrame, BlockOverlaps, Gaussian, Overlaps, Prob
 from twolayer.specification.fields import as_data, count, flag, instance, leaf, number, replaced, static
 from twolayer.specification.registry import register
 from twolayer.theory.motion.drift import drift
-from twolayer.theory.motion.drift_by_block import block_drift
 from twolayer.theory.motion.error_bounds import nudged
 from twolayer.theory.motion.flow import AbstractFlow, Accuracy, Flows, Saved, follow, trajectory
 from twolayer.theory.motion.flow_batch import FlowCell, follow_together
@@ -97,7 +96,8 @@ class BlockFlow(OverlapFlow):
 
     def velocity(self, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         moments = self.engine.moments(self.problem, self._overlaps(state), FORCES)
-        change = block_drift(self.problem, self.training, self._blocks(state), state[2], moments, self.variance)
+        overlaps = Overlaps.by_block(self._blocks(state), state[2])
+        change = drift(self.problem, self.training, overlaps, moments, self.variance)
         return change.Q, change.M, change.a
 
     def largest(self, state: tuple[Array, Array, Array]) -> Array:
@@ -134,7 +134,7 @@ class SaadSolla(FitsPopulation):
     .. math:: \dot M = \Psi^{(M)}, \qquad \dot Q = \Psi^{(GF)} + \frac{\gamma}{p} \Psi^{(Var)}, \qquad
               \dot a = \kappa \chi
 
-    For inputs with a spectrum (`Gaussian`) the overlaps are followed by block, see `block_drift`:
+    For inputs with a spectrum (`Gaussian`) the overlaps are followed by block, see `drift`:
 
     .. math:: \dot M_l = c_l\,(G_s M_l + G_t P_l), \qquad
               \dot Q_l = c_l\,(G_s Q_l + G_t M_l^T) + (\cdot)^T + \frac{\gamma}{p}\,c_l f_l\,\Psi^{(Var)}

@@ -14,13 +14,14 @@ from twolayer.compiler.loops import WrittenOut, as_rows, from_rows, loop_here, w
 from twolayer.core.errors import NotApplicable
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Number
-from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked
+from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked, by_block, seen_by_fields
 from twolayer.expectation import MOMENTS, Auto, Chosen, SquareUnits, risk_along, risks_of
 from twolayer.fitting import FitsPopulation
 from twolayer.problem import Overlaps, Problem
 from twolayer.specification.fields import as_data, choice, count, flag, instance, leaf, number, static
 from twolayer.specification.registry import register
 from twolayer.stepping import Course, Stepper, run_steps, sealed
+from twolayer.theory.motion.drift import changing, lengths
 from twolayer.theory.motion.error_bounds import carried, largest
 from twolayer.theory.motion.paths import (
     Kept,
@@ -53,6 +54,10 @@ class SDE(FitsPopulation):
     left out. Replicas are paths. Prefer the exact process `OverlapSGD` where it is affordable: it takes as many steps
     as SGD, whereas the number of steps here depends on the drift and not on d.
 
+    For inputs with a spectrum the overlaps are followed by block, with the covariance of what a sample adds to all
+    blocks together (`sample_covariance`): the fields of a sample are sums over blocks, and so its noise moves them
+    together.
+
     Noise may push overlaps near the boundary of the possible ones (:math:`Q^\perp \succeq 0`) across it. The negative
     part is then cut off, and rows on the sphere are rescaled to their lengths; the attribute ``engine`` of the dataset
     says for how many paths this happened.
@@ -70,7 +75,7 @@ class SDE(FitsPopulation):
     noise
         ``"covariance"``: Gaussian noise by a factor of :math:`\Sigma`; ``"samples"``: the noise of a step is that of a
         few fresh samples, scaled, which has the same covariance and needs no integral; ``"auto"`` takes the first where
-        :math:`\Sigma` is a formula.
+        :math:`\Sigma` is a formula and the inputs have no spectrum.
     samples
         How many samples a step takes with ``noise="samples"``.
     backend
@@ -97,7 +102,7 @@ class SDE(FitsPopulation):
         return ("arnaboldi2023escaping", "milstein1997")
 
     def applies(self, problem: Problem, training: SGD) -> Applies:
-        reason = refusal(problem, training, self.engine, MOMENTS)
+        reason = refusal(problem, training, self.engine, MOMENTS, with_spectrum=True)
         if not reason and 2 * (batch := training.samples_per_step(problem)) > problem.d:
             reason = f"it needs batches much smaller than d, but `batch_size` is {batch} at d = {problem.d}."
         if not reason and self.corrections and training.is_riemannian:
@@ -107,10 +112,10 @@ class SDE(FitsPopulation):
             )
         if reason:
             return Applies(False, Exactness.FLUCTUATIONS, reason)
-        scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
+        scatter, formula = problem.scatter(training.learning_rate), problem.scatter_formula
         order = "O(d^-2)" if self.corrections else "O(1/d)"
         statement = (
-            f"single runs with their scatter, O(sqrt(gamma/(p d))) = {scatter:.2g} times a constant, whose covariance "
+            f"single runs with their scatter, O({formula}) = {scatter:.2g} times a constant, whose covariance "
             f"has a relative error O(1/d); error of the mean {order}"
         )
         return Applies(True, Exactness.FLUCTUATIONS, statement)
@@ -121,9 +126,8 @@ class SDE(FitsPopulation):
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         # The dimension d enters a step through the amplitude of its noise only: one compilation serves every d.
         problem, training = as_data((problem.without_dimension, training))
-        P = np.asarray(plan.starts.P, dtype=np.float64)
-        fixed = (Watch.of(plan), P, np.linalg.inv(P), np.linalg.cholesky(P), self.method, self.corrections, samples)
-        settings = [PathSetting(problem, training, variant, *fixed) for variant in engine.variants()]
+        fixed = (Watch.of(plan), plan.starts, self.method, self.corrections, samples)
+        settings = [PathSetting.of(problem, training, variant, *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
         program = written(self.backend, partial(written_out, settings[0]))
         # Following a few paths again costs less than compiling for another number of paths.
@@ -142,7 +146,9 @@ class SDE(FitsPopulation):
             return _overlaps(course)
 
         def with_risk(setting: PathSetting, path: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-            return (*path, risks_of(setting.engine, setting.problem, plan.starts.P, *path))
+            rows = _by_name(setting, path)
+            Q, M, P = seen_by_fields(plan.starts, rows)
+            return (*path, risks_of(setting.engine, setting.problem, P, Q, M, rows["a"]))
 
         dt = self.dt
         if dt is None:
@@ -159,11 +165,13 @@ class SDE(FitsPopulation):
         apart = jax.tree.map(lambda best, first: np.abs(best - first), probed.value, results[0])
         errors = jax.tree.map(np.add, probed.error, apart)
         name = f"{engine.name}; steps: {driver}, dt = {float(dt):.3g}"
-        return _record(engine, problem, plan, course, errors, name)
+        return _record(engine, settings[0], plan, course, errors, name)
 
     def _takes_samples(self, problem: Problem) -> bool:
         if self.noise != "auto":
             return self.noise == "samples"
+        if not problem.is_isotropic:  # the covariance of all blocks together is a large matrix
+            return True
         try:
             return self.engine.assign(problem, ("covariance",))[0]["covariance"] != SquareUnits.__name__
         except NotApplicable:
@@ -200,14 +208,14 @@ class _Begun(NamedTuple):
 def _begin(setting: PathSetting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> _Begun:
         words = jax.random.key_data(purpose_key(key, Purpose.PATHS)).astype(jnp.uint32)
-        overlaps = Overlaps(Q, M, jnp.asarray(setting.P), a)
-        crossing = jnp.full(setting.watch.size(M.shape[1]), -1.0)
+        overlaps = setting.overlaps(Q, M, a)
+        crossing = jnp.full(setting.watch.size(setting.problem.k), -1.0)
         if setting.watch.is_on:
-            risk = setting.engine.parts(setting.problem, overlaps, ("excess_risk",))["excess_risk"]
+            risk = setting.engine.parts(setting.problem, overlaps.of_fields, ("excess_risk",))["excess_risk"]
             crossing = setting.watch.crossed(overlaps, risk, thresholds, crossing, 0.0)
-        return _Begun(OverlapPath(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(jnp.diagonal(Q)), thresholds, words)
+        return _Begun(OverlapPath(Q, M, a, jnp.zeros(()), crossing), jnp.sqrt(lengths(Q)), thresholds, words)
 
-    return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
+    return jax.vmap(one)(*changing(starts), keys, jnp.asarray(thresholds))
 
 
 def _counts(times: np.ndarray, dt: float) -> Int[np.ndarray, " intervals"]:
@@ -271,14 +279,25 @@ def _mean_distance(errors: np.ndarray) -> np.ndarray:
     return np.where(number > 0, np.where(there, errors, 0.0).sum(axis=0) / np.maximum(number, 1), np.inf)
 
 
-def _record(engine: Chosen, problem: Problem, plan: Plan, course: Course, errors: Any, name: str) -> Record:
-    rows, status = sealed(plan, dict(zip(("Q", "M", "a"), _overlaps(course), strict=True)))
-    Q, M, a = rows.values()
-    risk, risk_error = risk_along(engine, problem, Q, M, plan.starts.P, a)
+def _by_name(setting: PathSetting, path: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    """The saved overlaps of paths by name, with those by block and their sums where there are blocks."""
+    Q, M, a = path
+    if setting.frame is None:
+        return {"Q": Q, "M": M, "a": a}
+    return {"Q": Q.sum(axis=2), "M": M.sum(axis=2), "a": a, "Q_block": Q, "M_block": M}
+
+
+def _record(engine: Chosen, setting: PathSetting, plan: Plan, course: Course, errors: Any, name: str) -> Record:
+    problem = setting.problem
+    rows, status = sealed(plan, _by_name(setting, _overlaps(course)))
+    seen = seen_by_fields(plan.starts, rows)
+    Q, M, a = (rows[name] for name in ("Q", "M", "a"))
+    risk, risk_error = risk_along(engine, problem, *seen, a)
     error, more = (_mean_distance(x) for x in (largest(*errors[:3]), errors[3]))
     cut = int(np.sum(course.saved["outside"][:, -1] > 0.0))
     if cut:
         name += f"; {cut} of {plan.replicas} paths cut off at the boundary of positive overlaps"
     overlap_error = np.where(np.isnan(risk), np.nan, error[None, :])
     times = Watch.of(plan).times(course.saved["crossing"][:, -1], problem.k)
-    return Record(Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, course.interrupted)
+    found = (Q, M, a, risk, risk_error + more[None, :], overlap_error, status, *times, name, course.interrupted)
+    return Record(*found, by_block(rows) or None)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.ask import Ask, reads_ask
+from twolayer.ask import Ask, first_start, reads_ask
 from twolayer.core.errors import InvalidInput, takes_these
 from twolayer.core.precision import double
-from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import TIME_UNIT, Schema, Variable, add_kind, label
@@ -131,7 +130,8 @@ def fluctuations(
 
     Returns
     -------
-    A labelled dataset of kind "fluctuations" along ``time`` and ``entry`` (``"a[0]"``, ``"M[0,0]"``, ``"Q[0,1]"``):
+    A labelled dataset of kind "fluctuations" along ``time`` and ``entry`` (``"a[0]"``, ``"M[0,0]"``, ``"Q[0,1]"``; for
+    inputs with a spectrum those of block l are ``"M_block[l,0,0]"`` and ``"Q_block[l,0,1]"``):
     the ``limit`` X, the ``covariance`` C and the ``shift`` :math:`\delta`, each with its numerical error. The overlaps
     of SGD have the mean :math:`X + \delta/d` and the covariance :math:`C/d`; `twolayer.summary` writes them at the d of
     the problem. Its attribute ``method`` names the engines of the averages and the number of points in time.
@@ -158,7 +158,7 @@ def fluctuations(
     instance("engine", Auto, "a choice of engines such as Auto(rtol=1e-8)")(engine)
     seed = count("seed", low=0, high=2**31 - 1)(seed)
     with double():
-        begun = problem.draw(replica_key(seed, 0)) if start is None else start
+        begun = first_start(problem, seed) if start is None else start
         tell = named_progress(progress, "fluctuations")
         solution = linear_noise(
             problem, training, _times(times, until, save), begun, covariance, tolerance, engine, tell

@@ -94,14 +94,13 @@ def increment_covariance_of_squares(
 
     Returns
     -------
-    Covariance of the parts in the order of `increment_covariance`: a (p), M (p k), the linear and the square part of Q.
+    Covariance of the parts of `twolayer.expectation.increments`, in their order.
 
     Notes
     -----
     Checked against: an exact rule in five fields, the polynomials of p = k = 1 written out.
     """
     n, p = len(c), len(a)
-    k = n - p
     highest = 4
     # Coefficients of the powers of s: those of Omega_s, of the derivative of log Z, of Z, of V.
     fields = [omega]
@@ -114,9 +113,11 @@ def increment_covariance_of_squares(
     V: list[Any] = [sum(Z[order - i] * fields[i] for i in range(order + 1)) for order in range(highest + 1)]
 
     units, (left, right) = np.arange(p), np.triu_indices(p)
-    first = np.concatenate([units, np.repeat(units, k), left])
-    second = np.concatenate([units, np.tile(p + np.arange(k), p), right])
-    factor = jnp.concatenate([jnp.ones(p), 2.0 * jnp.repeat(a, k), 2.0 * (a[left] + a[right])])
+    first, second = np.repeat(units, n), np.tile(np.arange(n), p)
+    # Products of the same two fields are the same numbers, so that a program on single numbers has them once.
+    first, second = np.minimum(first, second), np.maximum(first, second)
+    first, second = np.concatenate([units, first]), np.concatenate([units, second])
+    factor = jnp.concatenate([jnp.ones(p), 2.0 * jnp.repeat(a, n)])
     linear, square = (first, second, factor), (left, right, 4.0 * a[left] * a[right])
 
     def block(first_part: tuple[Any, Any, Any], second_part: tuple[Any, Any, Any], powers: tuple[int, int]) -> Array:

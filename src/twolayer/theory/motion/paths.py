@@ -16,10 +16,20 @@ from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.linalg import cholesky
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
-from twolayer.expectation import Chosen, Moments, SquareUnits, increment_covariance, increment_parts, increment_rates
-from twolayer.problem import Overlaps, Problem
-from twolayer.theory.motion.drift import Change, drift, mean_increments, pack, tangent, unpack
-from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance
+from twolayer.expectation import Chosen, Moments, SquareUnits, increment_parts, increment_rates
+from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem
+from twolayer.theory.motion.drift import (
+    Change,
+    across,
+    changing,
+    drift,
+    lengths,
+    mean_increments,
+    pack,
+    tangent,
+    unpack,
+)
+from twolayer.theory.motion.increments import corrections, moving_entries, noise_covariance, sample_covariance
 from twolayer.training import SGD
 
 # Operations for the random numbers of a step beyond which arrays are faster.
@@ -31,7 +41,7 @@ FEW, MANY = 8, 256
 
 
 class OverlapPath(NamedTuple):
-    """The current state of a path; arrays of several paths have them along the first axis."""
+    """The current state of a path; arrays of several paths have them along the first axis, before that of blocks."""
 
     Q: Any
     M: Any
@@ -58,19 +68,45 @@ class PathSetting(eqx.Module):
     engine: Chosen
     watch: Watch
     P: Any
-    inverse: Any  # inverse of P
-    root: Any  # Cholesky factor of P
+    inverse: Any  # inverse of P, or that of the target's overlaps in each block
+    root: Any  # triangular factor of P, or a factor for each block
     method: str = eqx.field(static=True)
     corrections: bool = eqx.field(static=True)
     # Samples from which the noise of a step is made; 0 for Gaussian noise from its covariance.
     samples: int = eqx.field(static=True)
+    frame: BlockFrame | None = None  # the blocks of a spectrum
+
+    @classmethod
+    def of(
+        cls, problem: Problem, training: SGD, engine: Chosen, watch: Watch, starts: Overlaps, *rest: Any
+    ) -> "PathSetting":
+        """The setting of paths from some starts; ``rest`` are method, corrections and samples."""
+        P = np.asarray(starts.P, dtype=np.float64)
+        if starts.blocks is None:
+            return cls(problem, training, engine, watch, P, np.linalg.inv(P), np.linalg.cholesky(P), *rest)
+        frame, k = starts.blocks.frame, problem.k
+        roots = [np.asarray(root, dtype=np.float64) for root in frame.roots]
+        inverse = np.stack([np.linalg.pinv(root @ root.T, rcond=1e-9, hermitian=True) for root in roots])
+        root = np.stack([np.pad(root, ((0, 0), (0, k - root.shape[1]))) for root in roots])
+        return cls(problem, training, engine, watch, P, inverse, root, *rest, frame)
 
     @property
     def numbers(self) -> int:
         """The number of normal numbers of a step, or of each of its samples."""
         if self.samples:
-            return self.problem.k + self.problem.p + 1
-        return len(moving_entries(self.problem, self.training))
+            return self.blocks * (self.problem.k + self.problem.p) + 1
+        return len(moving_entries(self.problem, self.training, self.frame))
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks of the spectrum; one where there is none."""
+        return 1 if self.frame is None else len(self.frame.ranks)
+
+    def overlaps(self, Q: Array, M: Array, a: Array) -> Overlaps:
+        """The overlaps of a state, by block where there are blocks."""
+        if self.frame is None:
+            return Overlaps(Q, M, jnp.asarray(self.P), a)
+        return Overlaps.by_block(BlockOverlaps(Q, M, self.frame), a)
 
 
 def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> Float[Array, "samples numbers"]:
@@ -84,13 +120,26 @@ def draw(setting: PathSetting, key: tuple[Any, Any], step: tuple[Any, Any]) -> F
     return jnp.stack(four, axis=2).reshape(rows, -1)[:, : setting.numbers].astype(jnp.float64)
 
 
-def positive(setting: PathSetting, Q: Array, M: Array, lengths: Array) -> tuple[Array, Array, Array, Array]:
+def positive(setting: PathSetting, Q: Array, M: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
     r"""The overlaps made positive: Q, M, a factor of :math:`Q^\perp`, and whether anything was cut off.
 
-    The negative part of :math:`Q^\perp = Q - M P^{-1} M^T` is cut off; on the sphere the rows are then rescaled to
-    their lengths. Positive overlaps do not change.
+    The negative part of :math:`Q^\perp = Q - M P^{-1} M^T` is cut off, in each block by itself; on the sphere the rows
+    are then rescaled to their lengths ``rows``. Positive overlaps do not change.
     """
-    within = M @ jnp.asarray(setting.inverse) @ M.T
+    if setting.frame is None:
+        Q, M, factor, lost = _positive(jnp.asarray(setting.inverse), Q, M)
+    else:
+        Q, M, factor, lost = jax.vmap(_positive)(jnp.asarray(setting.inverse), Q, M)
+        lost = jnp.sum(lost)
+    if setting.training.is_spherical:
+        down, along = across(rows / jnp.sqrt(lengths(Q)), Q)
+        Q, M, factor = down * Q * along, down * M, down * factor
+    return Q, M, factor, lost > OUTSIDE * jnp.sum(lengths(Q))
+
+
+def _positive(inverse: Array, Q: Array, M: Array) -> tuple[Array, Array, Array, Array]:
+    """The overlaps made positive, a factor of their part outside of the target's span, and how much was cut off."""
+    within = M @ inverse @ M.T
     rest = Q - within
     if len(Q) == 1:
         kept = jnp.maximum(rest, 0.0)
@@ -98,12 +147,7 @@ def positive(setting: PathSetting, Q: Array, M: Array, lengths: Array) -> tuple[
     else:
         factor = cholesky(rest)
         kept = factor @ factor.T
-    lost = jnp.sum(jnp.abs(rest - kept))
-    Q = within + kept
-    if setting.training.is_spherical:
-        scale = lengths / jnp.sqrt(jnp.diagonal(Q))
-        Q, M, factor = scale[:, None] * Q * scale[None, :], scale[:, None] * M, scale[:, None] * factor
-    return Q, M, factor, lost > OUTSIDE * jnp.sum(jnp.diagonal(Q))
+    return within + kept, M, factor, jnp.sum(jnp.abs(rest - kept))
 
 
 # A function of overlaps, their moments and a factor of Q^perp that gives unit noise and its covariance.
@@ -119,25 +163,42 @@ def noise(
     beyond the mean, over the root of their number, :math:`N^{-1/2} \sum_\nu (S_\nu - E[S])`, of the same covariance.
     """
     problem, training = setting.problem, setting.training
-    p, k = problem.p, problem.k
+    p, k, blocks = problem.p, problem.k, None if setting.frame is None else setting.blocks
     if not setting.samples:
-        raw = setting.engine.parts(problem, overlaps, ("covariance",))["covariance"]
-        covariance = increment_covariance(problem, training, raw)
+        raw = setting.engine.parts(problem, overlaps.of_fields, ("covariance",))["covariance"]
+        covariance = sample_covariance(problem, training, overlaps, raw, moments)
         moved = cholesky(noise_covariance(problem, training, overlaps, covariance)) @ normals[0]
         where = np.zeros((covariance.shape[0], len(moved)))
-        where[moving_entries(problem, training), np.arange(len(moved))] = 1.0
-        return unpack(jnp.asarray(where) @ moved, p, k), covariance
-    lam_star = normals[:, :k] @ jnp.asarray(setting.root).T
-    projection = overlaps.M @ jnp.asarray(setting.inverse)
-    lam = lam_star @ projection.T + normals[:, k : k + p] @ factor.T
-    fields = jnp.concatenate([lam, lam_star], axis=1)
-    parts = increment_parts(problem, overlaps.a, fields, jnp.sqrt(problem.noise) * normals[:, k + p])
+        where[moving_entries(problem, training, setting.frame), np.arange(len(moved))] = 1.0
+        return unpack(jnp.asarray(where) @ moved, p, k, blocks), covariance
+    fields, seen = _sampled_fields(setting, overlaps, factor, normals)
+    parts = increment_parts(problem, overlaps.a, fields, jnp.sqrt(problem.noise) * normals[:, -1], seen)
     mean = pack(mean_increments(problem, training, overlaps, moments))
-    beyond = parts @ increment_rates(problem, training).T - mean[None, :]
-    change = unpack(jnp.sum(beyond, axis=0) / np.sqrt(setting.samples), p, k)
+    beyond = parts @ increment_rates(problem, training, setting.frame).T - mean[None, :]
+    change = unpack(jnp.sum(beyond, axis=0) / np.sqrt(setting.samples), p, k, blocks)
     if training.is_spherical:
         change = tangent(overlaps, change)
     return change, beyond.T @ beyond / setting.samples
+
+
+def _sampled_fields(
+    setting: PathSetting, overlaps: Overlaps, factor: Array, normals: Array
+) -> tuple[Float[Array, "samples n"], Float[Array, "samples m"] | None]:
+    """The fields of samples from normal numbers; and what each block contributes to them, block after block."""
+    p, k = setting.problem.p, setting.problem.k
+
+    def fields(normals: Array, root: Array, inverse: Array, M: Array, factor: Array) -> Array:
+        lam_star = normals[:, :k] @ root.T
+        lam = lam_star @ (M @ inverse).T + normals[:, k : k + p] @ factor.T
+        return jnp.concatenate([lam, lam_star], axis=1)
+
+    root, inverse = jnp.asarray(setting.root), jnp.asarray(setting.inverse)
+    if setting.frame is None or overlaps.blocks is None:
+        return fields(normals, root, inverse, overlaps.M, factor), None
+    own = jnp.moveaxis(normals[:, :-1].reshape(len(normals), setting.blocks, k + p), 1, 0)
+    by_block = jax.vmap(fields)(own, root, inverse, jnp.asarray(overlaps.blocks.M), factor)
+    by_block = jnp.sqrt(jnp.asarray(setting.frame.eigenvalues))[:, None, None] * by_block
+    return jnp.sum(by_block, axis=0), jnp.moveaxis(by_block, 0, 1).reshape(len(normals), -1)
 
 
 def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake, at: Numbers) -> OverlapPath:
@@ -152,10 +213,9 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
     :math:`\epsilon^4 dt` in the covariance (:cite:t:`milstein1997`). Euler's method has the noise of X and stops at Y.
     """
     problem, training = setting.problem, setting.training
-    P = jnp.asarray(setting.P)
     state = (path.Q, path.M, path.a)
-    here = Overlaps(*state[:2], P, path.a)
-    moments = setting.engine.moments(problem, here)
+    here = setting.overlaps(*state)
+    moments = setting.engine.moments(problem, here.of_fields)
     first = drift(problem, training, here, moments)
 
     def moved(time: Any, F: Change, size: Any = None, unit: Any = None) -> tuple[Overlaps, Array, Array]:
@@ -163,12 +223,13 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
         if unit is not None:
             Q, M, a = (x + size * n for x, n in zip((Q, M, a), unit, strict=True))
         Q, M, factor, was_outside = positive(setting, Q, M, kept.lengths)
-        return Overlaps(Q, M, P, a), factor, was_outside
+        return setting.overlaps(Q, M, a), factor, was_outside
 
     half, factor = here, positive(setting, path.Q, path.M, kept.lengths)[2]
     if setting.method == "heun":
         half, factor, _ = moved(0.5 * kept.step, first)
-        moments = setting.engine.moments(problem, half) if setting.samples else moments
+        is_needed = setting.samples > 0 or setting.frame is not None
+        moments = setting.engine.moments(problem, half.of_fields) if is_needed else moments
     unit, covariance = shake(half, moments, factor)
     size = kept.amplitude * jnp.sqrt(kept.step)
     small = jax.tree.map(jnp.zeros_like, first)
@@ -176,15 +237,16 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
         small = corrections(problem, training, setting.engine, half, covariance, kept.amplitude * kept.amplitude)
     there, _, was_outside = moved(kept.step, jax.tree.map(jnp.add, first, small), size, unit)
     if setting.method == "heun":
-        second = drift(problem, training, there, setting.engine.moments(problem, there))
+        second = drift(problem, training, there, setting.engine.moments(problem, there.of_fields))
         rate = jax.tree.map(lambda x, y, more: 0.5 * (x + y) + more, first, second, small)
         there, _, was_outside = moved(kept.step, rate, size, unit)
     crossing = path.crossing
     if setting.watch.is_on:
-        risk = setting.engine.parts(problem, there, ("excess_risk",))["excess_risk"] if setting.watch.risk else None
+        seen = there.of_fields
+        risk = setting.engine.parts(problem, seen, ("excess_risk",))["excess_risk"] if setting.watch.risk else None
         crossing = setting.watch.crossed(there, risk, kept.thresholds, crossing, kept.offset + kept.step * at)
     outside = path.outside + jnp.where(was_outside, 1.0, 0.0)
-    return OverlapPath(there.Q, there.M, there.a, outside, crossing)
+    return OverlapPath(*changing(there), outside, crossing)
 
 
 @eqx.filter_jit
@@ -235,7 +297,9 @@ def written_out(setting: PathSetting) -> WrittenOut:
 
         return path_step(setting, path, kept, shake, at)
 
-    path = OverlapPath(*(real(shape) for shape in ((p, p), (p, k), (p,), (), (setting.watch.size(k),))))  # pyright: ignore[reportArgumentType]
+    leading = () if setting.frame is None else (setting.blocks,)
+    shapes = ((*leading, p, p), (*leading, p, k), (p,), (), (setting.watch.size(k),))
+    path = OverlapPath(*(real(shape) for shape in shapes))  # pyright: ignore[reportArgumentType]
     kept = Kept(*(real(shape) for shape in ((p,), (2,), (), (), ())))  # pyright: ignore[reportArgumentType]
     normals: Any = real((max(1, setting.samples), setting.numbers))  # pyright: ignore[reportArgumentType]
     draws = _drawn(setting, 1)
