@@ -39,7 +39,11 @@ Ours, the naive way and the floor on the same work in one run, from `python benc
 training, on all cores. The naive
 way is the equations as one would write them in NumPy. The floor is the part that every implementation shares: the
 random numbers as JAX draws them (`DirectSGD` draws its own, which are cheaper), or one matrix product or decomposition
-by BLAS and LAPACK. Other machines and the H200 are in `benchmarks/results/`, too.
+by BLAS and LAPACK. The floor of `SDE` is its own loop with its random numbers and no equation; that of `DMFT` are the
+normal numbers, their exact second moments, and the products that fields and averages are in each step: both say how far
+a path-step and a run with as many points are from what they cannot do without, and what counts is the line above them,
+the time to an error, where `SDE` takes fewer steps and `DMFT` fewer points than the naive way. Other machines and the
+H200 are in `benchmarks/results/`, too.
 """
 
 

@@ -41,8 +41,8 @@ def prepared(p: int, method: str, number: int, samples: int = 0, corrections: bo
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     keys = jax.vmap(lambda n: replica_key(0, n))(jnp.arange(number))
     starts = problem.draw_many(keys)
-    options = (Watch(False, False), starts, method, corrections, samples)
-    made = paths.PathSetting.of(problem, training, engine, *options)
+    setting = (problem, training, engine, Watch(False, False))
+    made = paths.PathSetting.of(setting, starts, method, corrections, samples)
     begun = sde._begin(made, starts, keys, np.zeros((number, 2)))
     amplitude = np.sqrt(GAMMA / (p * D))
     kept = paths.Kept(begun.lengths, begun.thresholds, *(np.full(number, x) for x in (DT, 0.0, amplitude)))
@@ -150,10 +150,12 @@ def main() -> None:
         costs[name] = best(lambda n=n, paced=paced: paced(n, END / n), repeats=3)
         table.append({"who": f"{name}, error of SDE()", "steps": n, "error of the mean": wanted, "CPU s": costs[name]})
     each = {row["who"]: row["ns"] for row in rows if row["p"] == 1}
+    same = "SDE of phase retrieval, p=1, a path-step (both Euler; floor: random numbers)"
     step = "SDE of phase retrieval, p=1, a path-step (Heun against Euler; floor: random numbers)"
     end = f"SDE of phase retrieval, p=1, {number} paths to an error of {wanted:.1e}"
     lines = [
         against(end, "s", costs["ours"], costs["naive"]),
+        against(same, "ns", each["native, euler"], each["NumPy loop, Euler"], each["native, random numbers alone"]),
         against(step, "ns", each["native, heun"], each["NumPy loop, Euler"], each["native, random numbers alone"]),
     ]
     report(f"SDE of phase retrieval to time {END}: error of the mean against cost", table, lines)

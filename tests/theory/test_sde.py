@@ -128,8 +128,8 @@ def test_noise_from_samples_has_the_covariance_of_the_formula(constraint):
     training = as_data(tl.SGD(0.3, constraint=constraint, layers=tl.Both(0.7)))
     engine = Auto().choose(problem, (*MOMENTS, "covariance")).variants()[0]
     overlaps = Overlaps(*(jnp.asarray(x) for x in (Q, M, P, a)))
-    fixed = (Watch(False, False), overlaps, "heun", False)
-    sampled, gaussian = (paths.PathSetting.of(problem, training, engine, *fixed, samples) for samples in (2, 0))
+    setting = (problem, training, engine, Watch(False, False))
+    sampled, gaussian = (paths.PathSetting.of(setting, overlaps, "heun", False, samples) for samples in (2, 0))
 
     @eqx.filter_jit
     def both(overlaps, normals):

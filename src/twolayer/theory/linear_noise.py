@@ -25,6 +25,8 @@ from twolayer.training import SGD
 MAX_STEPS = 100_000
 # The tolerance of the solution that judges the integrator, over that of the result, and the largest that is used.
 LOOSER, LOOSEST = 100.0, 0.1
+# The tolerance of the linear equations, over that of the result.
+INNER = 1e-2
 # Numbers of points in time at which coefficients are computed: the first one, the largest, and how many in one call.
 FEWEST_NODES, MOST_NODES, CHUNK = 33, 513, 17
 # Relative distance of the interpolation by every second point from the values at the others; sizes that count as zero.
@@ -34,7 +36,8 @@ TABLE, TINY = 1e-5, 1e-12
 class Fluctuations(NamedTuple):
     r"""The law of the overlaps of SGD at large d, at each time: mean :math:`X + \delta/d`, covariance :math:`C/d`.
 
-    Entries are ordered as a, then M row by row, then the pairs j <= l of Q, the latter two block by block. Errors are bounds on the numerical ones.
+    Entries are ordered as a, then M row by row, then the pairs j <= l of Q, the latter two block by block.
+    Errors are bounds on the numerical ones.
     """
 
     times: Float[np.ndarray, " times"]
@@ -318,7 +321,11 @@ def _integrated(
     times: np.ndarray,
     rtol: float,
 ) -> np.ndarray:
-    """Integrate a linear equation whose coefficients are interpolated between nodes in time."""
+    """Integrate a linear equation whose coefficients are interpolated between nodes in time.
+
+    It costs next to nothing, so that its tolerance is a hundredth of the one asked for, and values within a step, which
+    are less accurate than those at its end, are as accurate as asked.
+    """
     from scipy.integrate import solve_ivp
 
     sizes = [table[0].size for table in tables]
@@ -332,8 +339,11 @@ def _integrated(
         ).ravel()
 
     span = (float(times[0]), float(times[-1]))
-    solution = solve_ivp(velocity, span, start.ravel(), "DOP853", times, rtol=max(rtol, 1e-13), atol=1e-2 * rtol)
-    return solution.y.T.reshape(len(times), *start.shape)
+    fine = max(INNER * rtol, 1e-13)
+    solution = solve_ivp(velocity, span, start.ravel(), "DOP853", times, rtol=fine, atol=INNER * fine)
+    found = np.full((len(times), start.size), np.inf)  # after a divergence
+    found[: len(solution.t)] = solution.y.T
+    return found.reshape(len(times), *start.shape)
 
 
 @QuickProgram

@@ -126,8 +126,8 @@ class SDE(FitsPopulation):
         scatter = float(np.sqrt(training.learning_rate / (problem.p * problem.d)))
         # The dimension d enters a step through the amplitude of its noise only: one compilation serves every d.
         problem, training = as_data((problem.without_dimension, training))
-        fixed = (Watch.of(plan), plan.starts, self.method, self.corrections, samples)
-        settings = [PathSetting.of(problem, training, variant, *fixed) for variant in engine.variants()]
+        watch, fixed = Watch.of(plan), (plan.starts, self.method, self.corrections, samples)
+        settings = [PathSetting.of((problem, training, variant, watch), *fixed) for variant in engine.variants()]
         begun = _begin(settings[0], plan.starts, plan.keys, Watch.thresholds(plan))
         program = written(self.backend, partial(written_out, settings[0]))
         # Following a few paths again costs less than compiling for another number of paths.

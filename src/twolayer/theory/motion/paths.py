@@ -78,17 +78,23 @@ class PathSetting(eqx.Module):
 
     @classmethod
     def of(
-        cls, problem: Problem, training: SGD, engine: Chosen, watch: Watch, starts: Overlaps, *rest: Any
+        cls,
+        setting: tuple[Problem, SGD, Chosen, Watch],
+        starts: Overlaps,
+        method: str,
+        corrections: bool,
+        samples: int,
     ) -> "PathSetting":
-        """The setting of paths from some starts; ``rest`` are method, corrections and samples."""
+        """The setting of paths from some starts."""
+        rest: Any = (method, corrections, samples)
         P = np.asarray(starts.P, dtype=np.float64)
         if starts.blocks is None:
-            return cls(problem, training, engine, watch, P, np.linalg.inv(P), np.linalg.cholesky(P), *rest)
-        frame, k = starts.blocks.frame, problem.k
+            return cls(*setting, P, np.linalg.inv(P), np.linalg.cholesky(P), *rest)
+        frame, k = starts.blocks.frame, setting[0].k
         roots = [np.asarray(root, dtype=np.float64) for root in frame.roots]
         inverse = np.stack([np.linalg.pinv(root @ root.T, rcond=1e-9, hermitian=True) for root in roots])
         root = np.stack([np.pad(root, ((0, 0), (0, k - root.shape[1]))) for root in roots])
-        return cls(problem, training, engine, watch, P, inverse, root, *rest, frame)
+        return cls(*setting, P, inverse, root, *rest, frame=frame)
 
     @property
     def numbers(self) -> int:

@@ -27,8 +27,8 @@ def spectrum_refusal(problem: Problem) -> str:
     if problem.is_isotropic:
         return ""
     return (
-        "it describes inputs with the covariance I, but `problem.inputs` has a spectrum; `SaadSolla`, `SDE`, `BatchMap`, "
-        "`OverlapSGD` and `DirectSGD` cover it."
+        "it describes inputs with the covariance I, but `problem.inputs` has a spectrum; `SaadSolla`, `SDE`, "
+        "`BatchMap`, `OverlapSGD` and `DirectSGD` cover it."
     )
 
 
