@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.core.errors import InvalidInput
+from twolayer.core.errors import InvalidInput, NotApplicable
 from twolayer.core.program_cache import QuickProgram
 from twolayer.core.types import NumbersLike
-from twolayer.expectation import MOMENTS, Auto, Chosen, Moments
+from twolayer.expectation import MOMENTS, Auto, Chosen, Cloud, Moments, MonteCarlo
+from twolayer.expectation.gaussian_moments import FORCES
 from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem
 from twolayer.specification.fields import as_data
 from twolayer.theory.motion.drift import changing, drift, pack, unpack
@@ -95,6 +96,7 @@ def linear_noise(
             f"but has shape {first.shape}."
         )
     chosen = engine.choose(problem, (*MOMENTS, "covariance"))
+    _check_derivatives(problem, chosen)
     frame = None if begun.blocks is None else begun.blocks.frame
     system = _System(*as_data((problem.without_dimension, training)), begun.P, frame)
     start = pack(changing(begun))
@@ -109,6 +111,20 @@ def linear_noise(
     tell(1.0)
     filled = [_continued(x, len(times), np.inf) for x in values] + [_continued(x, len(times), np.nan) for x in errors]
     return Fluctuations(times, tuple(names), *filled, nodes=nodes, engine=chosen.name)
+
+
+def _check_derivatives(problem: Problem, chosen: Chosen) -> None:
+    """Raise `NotApplicable` where averages of a student with kinks are sums over points, which move across the kinks.
+
+    The derivative of such a sum leaves out what the crossing of a kink changes. Points along the target do not move.
+    """
+    for engine, names in zip(chosen.engines, chosen.serves, strict=True):
+        if isinstance(engine, Cloud | MonteCarlo) and not problem.student.activation.is_smooth and {*FORCES} & {*names}:
+            raise NotApplicable(
+                f"`fluctuations` need derivatives of `{', '.join(names)}`, but for this student with kinks they are "
+                f"averages over points ({engine.name}), whose derivatives leave the kinks out; `SDE` and `OverlapSGD` "
+                "need none."
+            )
 
 
 def _names(p: int, k: int, begun: Overlaps) -> list[str]:
