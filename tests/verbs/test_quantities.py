@@ -7,7 +7,7 @@ import twolayer as tl
 from twolayer.analyses.escape.exit_time import ExitTime
 from twolayer.analyses.lazy.ntk import Residuals
 from twolayer.analyses.learnable.direction_order import DirectionOrder
-from twolayer.analyses.learnable.escape_slope import Escapes, EscapeSlope
+from twolayer.analyses.learnable.escape_slope import EscapeSlope, Slope
 from twolayer.analyses.quantity import AbstractQuantity
 from twolayer.data.deviation import OUTCOMES
 from twolayer.theory import BatchMap
@@ -109,11 +109,13 @@ def test_the_order_of_directions_follows_the_reuse_of_the_training():
 
 def test_the_slope_of_the_escape_is_that_of_the_power_law():
     """Steps that grow as d^2 to the last bit: the prediction for leap 3, whatever the dimension of the problem."""
-    slope = EscapeSlope(3, 1.0, 1, ((10, 512), (100, 256), (1000, 128)))
-    steps = 7.0 * np.array([10.0, 100.0, 1000.0]) ** 2
-    predicted = slope.predict(PROBLEM, TRAINING)
-    measured = Escapes(steps, 0.01 * steps, *slope._fit(steps, 0.01 * steps, predicted.value))
-    assert predicted.value == 2.0 and abs(measured.slope - 2.0) < 1e-12  # least squares through exact points
-    assert slope.judge(predicted, measured).outcome == "agrees"
-    assert slope.judge(predicted, measured._replace(slope=2.1, slope_error=0.01)).outcome == "finite-d effect"
-    assert slope.judge(predicted, measured._replace(slope=2.5, slope_error=0.01)).outcome == "differs"
+    dimensions, runs = (10, 100, 1000), (512, 256, 128)
+    quantity = EscapeSlope(3, 1.0, 1, tuple(zip(dimensions, runs, strict=True)))
+    steps = 7.0 * np.array(dimensions) ** 2.0
+    predicted = quantity.predict(PROBLEM, TRAINING)
+    slope, error = quantity._fit(steps, 0.01 * steps, predicted.value)
+    assert predicted.value == 2.0 and abs(slope - 2.0) < 1e-12  # least squares through exact points
+    for number, outcome in ((slope, "agrees"), (2.1, "finite-d effect"), (2.5, "differs")):
+        measured = Slope(3, "steps", dimensions, tuple(steps), tuple(0.01 * steps), runs, number, 0.01, predicted.value)
+        assert quantity.judge(predicted, measured).outcome == outcome
+    assert 0.0 < error < 0.01
