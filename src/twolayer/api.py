@@ -12,6 +12,7 @@ from twolayer.analyses import moments as moments
 from twolayer.analyses import ntk as ntk
 from twolayer.analyses import optimise as optimise
 from twolayer.analyses import scaling as scaling
+from twolayer.analyses import verify as verify
 from twolayer.analyses.quantity import AbstractQuantity as AbstractQuantity
 from twolayer.analyses.quantity import Prediction as Prediction
 from twolayer.ask import Ask as Ask

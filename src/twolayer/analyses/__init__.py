@@ -7,6 +7,7 @@ from twolayer.analyses.lazy.lazy_ask import LazySpec as LazySpec
 from twolayer.analyses.lazy.lazy_ask import NTKAsk as NTKAsk
 from twolayer.analyses.lazy.ntk import ntk as ntk
 from twolayer.analyses.learnable.learn import learn as learn
+from twolayer.analyses.quantity import verify as verify
 from twolayer.analyses.rates.optimise import best_training as best_training
 from twolayer.analyses.rates.optimise import optimise as optimise
 from twolayer.analyses.scaling.fit import scaling as scaling

@@ -19,13 +19,13 @@ from twolayer.expectation.gaussian_moments import MOMENTS as MOMENTS
 from twolayer.expectation.gaussian_moments import Moments as Moments
 from twolayer.expectation.given_target import GivenTarget as GivenTarget
 from twolayer.expectation.hermite_series import MehlerSeries as MehlerSeries
-from twolayer.expectation.increments import increment_covariance as increment_covariance
-from twolayer.expectation.increments import increment_parts as increment_parts
-from twolayer.expectation.increments import increment_rates as increment_rates
 from twolayer.expectation.nested_rules import Panels as Panels
 from twolayer.expectation.qmc import Cloud as Cloud
 from twolayer.expectation.qmc import MonteCarlo as MonteCarlo
 from twolayer.expectation.quadrature import Quadrature as Quadrature
 from twolayer.expectation.ridge_averages import Ridges as Ridges
+from twolayer.expectation.sample_parts import increment_covariance as increment_covariance
+from twolayer.expectation.sample_parts import increment_parts as increment_parts
+from twolayer.expectation.sample_parts import increment_rates as increment_rates
 from twolayer.expectation.slices import Slices as Slices
 from twolayer.expectation.tilted import Tilted as Tilted

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
 from twolayer.core.types import Numbers
-from twolayer.expectation.increments import covariance_of_parts
+from twolayer.expectation.sample_parts import covariance_of_parts
 from twolayer.problem import Correlation, Overlaps, Problem
 
 # In the order of difficulty, since the number of fields in one integral grows from k + 1 to k + 3.

@@ -26,6 +26,7 @@ from twolayer.core.precision import double
 from twolayer.core.types import NumbersLike
 from twolayer.kernel.device import device_memory
 from twolayer.kernel.matrices import UNITS, gram_of_fields, unit_rows
+from twolayer.kernel.products import PRECISIONS
 from twolayer.problem.student import MOST_UNITS
 from twolayer.specification.fields import array, choice, count, number
 from twolayer.stepping import Stepper, run_steps
@@ -35,7 +36,6 @@ STARTS = ("antisymmetric", "small", "sphere")
 EXACT = jax.lax.Precision.HIGHEST
 # Deviations of the weights at the start: any where pairs of units cancel, small ones where nothing does.
 KAPPA = {"antisymmetric": 1.0, "small": 0.01, "sphere": 1.0}
-PRECISIONS = ("double", "single")
 # Numbers in a block of units: what fits the caches, what fills a GPU.
 BLOCK = {"cpu": 2**21, "gpu": 2**29}
 # A residual this many times that at the start is on its way to infinity.

@@ -11,8 +11,8 @@ directions are found together, of :math:`\sqrt{3/n}/2` with one of them from n =
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +49,7 @@ AGREES = 0.1
 
 @dataclass(frozen=True)
 class Slope:
-    """How the steps of escape grow with the dimension, measured by `OverlapSGD`."""
+    """How the steps of escape grow with the dimension, measured by `OverlapSGD`, beside the predicted slope."""
 
     exponent: int
     definition: str
@@ -91,18 +91,9 @@ class Slope:
         return "\n".join(lines)
 
 
-class Escapes(NamedTuple):
-    """What runs give: typical steps and their standard errors by dimension, and the slope that fits them."""
-
-    steps: np.ndarray
-    errors: np.ndarray
-    slope: float
-    slope_error: float
-
-
 @dataclass(frozen=True)
-class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
-    r"""How the steps of escape of one neuron grow with the dimension; of the problem's dimension nothing depends.
+class EscapeSlope(AbstractQuantity[Prediction, Slope]):
+    r"""How the steps of escape of one neuron grow with the dimension; the problem's own dimension does not matter.
 
     The overlap m along the best direction obeys :math:`\dot m = c\,m^{\ell-1}` with the ``drift`` c. That many
     directions are found ``together``. ``runs`` holds the dimensions, and the number of runs in each.
@@ -125,7 +116,7 @@ class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
             value = 1.0 / (float(training.learning_rate) * scale.growth_rate)
         return Prediction(value, 0.0, AGREES * abs(value))
 
-    def measure(self, problem: Problem, training: Training) -> Escapes:
+    def measure(self, problem: Problem, training: Training) -> Slope:
         """Run `OverlapSGD` in all dimensions until the first overlap has reached its threshold, and fit the slope."""
         scale = _scale(problem, training)
         steps, errors = np.empty(len(self.runs)), np.empty(len(self.runs))
@@ -147,28 +138,19 @@ class EscapeSlope(AbstractQuantity[Prediction, Escapes]):
             )
             times = np.where(np.isnan(run.overlap_time.values), np.inf, run.overlap_time.values).min(axis=1)
             steps[place], errors[place] = _typical_steps(times * d / rate, by_median=self.leap == 3)
-        return Escapes(steps, errors, *self._fit(steps, errors, self.predict(problem, training).value))
-
-    def judge(self, predicted: Prediction, measured: Escapes) -> Finding:
-        """Judge the slope; a deviation of at most 10% counts as an effect of finite d."""
-        return self.beside(predicted, measured).finding
-
-    def beside(self, predicted: Prediction, measured: Escapes) -> Slope:
-        """The measured slope beside its prediction."""
         average = "median" if self.leap == 3 else "mean"
         axes = " over d, against log d" if self.leap == 2 else ", log against log d"
+        definition = f"{average} steps to leave the start{axes}"
         dimensions, replicas = zip(*self.runs, strict=True)
+        predicted = self.predict(problem, training).value
+        fit = self._fit(steps, errors, predicted)
         return Slope(
-            self.leap,
-            f"{average} steps to leave the start{axes}",
-            dimensions,
-            tuple(measured.steps.tolist()),
-            tuple(measured.errors.tolist()),
-            replicas,
-            measured.slope,
-            measured.slope_error,
-            predicted.value,
+            self.leap, definition, dimensions, tuple(steps.tolist()), tuple(errors.tolist()), replicas, *fit, predicted
         )
+
+    def judge(self, predicted: Prediction, measured: Slope) -> Finding:
+        """Judge the slope; a deviation of at most 10% counts as an effect of finite d."""
+        return replace(measured, predicted=predicted.value).finding
 
     def _rate(self, scale: Plateau, first: int, d: int, training: Training) -> tuple[float, float]:
         """The learning rate for a dimension, and the time that the escape is expected to take."""
@@ -220,7 +202,7 @@ def escape_slope(
     rate = _balanced(leap, drift, best.decay, first) if known is None else known * SLOWER
     slope = EscapeSlope(leap, drift, len(stages[0].directions), runs, seed, tell, checkpoint)
     training = SGD(rate, constraint=Sphere())
-    return slope.beside(slope.predict(problem, training), slope.measure(problem, training))
+    return slope.measure(problem, training)
 
 
 def _scale(problem: Problem, training: Training) -> Plateau:

@@ -18,8 +18,8 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from twolayer.expectation.break_points import cached_breaks, compiled, grid
-from twolayer.expectation.closed.waves import EPS, OF_VALUE, AbstractExponentials, wave_of
+from twolayer.expectation.break_points import cached_breaks, grid
+from twolayer.expectation.closed.waves import EPS, OF_VALUE, AbstractExponentials, wave_of, with_slope
 from twolayer.expectation.gaussian_moments import student_weights
 from twolayer.problem import AbstractActivation, Overlaps, Problem
 from twolayer.problem.activations.found_kinks import rounded
@@ -94,11 +94,7 @@ def _sum_of(function: AbstractActivation | Along) -> GaussianSum | None:
             np.full(2, abs(half)), np.full(2, number),
         )  # fmt: skip
 
-    def columns(x: Array) -> Array:
-        slope = [function.derivative(x)] if isinstance(function, AbstractActivation) else []
-        return jnp.stack([function(x), *slope], axis=1)
-
-    return _bump(compiled(columns))
+    return _bump(with_slope(function))
 
 
 def gaussian_sum(function: AbstractActivation | Along) -> GaussianSum | None:

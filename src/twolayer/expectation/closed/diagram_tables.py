@@ -62,7 +62,7 @@ class Orders(NamedTuple):
         return int(self.total.max())
 
 
-class Block(NamedTuple):
+class DerivativeAverages(NamedTuple):
     """A polynomial, given by the averages of its derivatives at the covariance ``base`` times the identity."""
 
     orders: Orders
@@ -99,7 +99,7 @@ def _orders(rows: Sequence[Exponents] | np.ndarray, fields: int) -> Orders:
     return Orders(alpha, up)
 
 
-def _block(orders: Orders, monomials: dict[Exponents, int], denominator: int) -> Block:
+def _block(orders: Orders, monomials: dict[Exponents, int], denominator: int) -> DerivativeAverages:
     """Return the block at the base where less cancels: where the sum of the norms of its terms is smaller."""
     hermite = in_hermite(monomials)
     is_hermite = _norms(hermite, math.factorial) < _norms(monomials, lambda n: math.prod(range(1, 2 * n, 2)))
@@ -111,7 +111,7 @@ def _block(orders: Orders, monomials: dict[Exponents, int], denominator: int) ->
             averages[index] = above / denominator
         except OverflowError:
             averages[index] = np.inf
-    return Block(orders, averages, float(is_hermite))
+    return DerivativeAverages(orders, averages, float(is_hermite))
 
 
 def _norms(terms: dict[Exponents, int], squared_norm: Callable[[int], int]) -> int:
@@ -119,14 +119,14 @@ def _norms(terms: dict[Exponents, int], squared_norm: Callable[[int], int]) -> i
 
 
 @lru_cache(maxsize=64)
-def student_block(polynomials: Polynomials) -> Block:
+def student_block(polynomials: Polynomials) -> DerivativeAverages:
     """Return the block of the student's activation."""
     terms, denominator = over_integers(from_coefficients(polynomials.coefficients).terms)
     return _block(_orders(np.arange(polynomials.degree + 1), 1), terms, denominator)
 
 
 @lru_cache(maxsize=64)
-def target_block(polynomials: Polynomials, power: int) -> Block:
+def target_block(polynomials: Polynomials, power: int) -> DerivativeAverages:
     """Return the block of the target (``power`` one) or of its square (two)."""
     terms, denominator = over_integers(dict(polynomials.terms))
     if power == 2:

@@ -18,7 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from twolayer.expectation.closed.relu_averages import COINCIDENT, Three, arcsine, difference, safe_root
+from twolayer.expectation.closed.relu_averages import (
+    Three,
+    arcsine,
+    difference,
+    root_of_determinant,
+    safe_root,
+)
 from twolayer.expectation.closed.thresholds import UnitList
 
 # E|x| of a standard normal.
@@ -67,14 +73,9 @@ def ratio_of(x: Array, y: Array) -> Array:
     return jnp.where(y != 0.0, x / jnp.where(y != 0.0, y, 1.0), 0.0)
 
 
-def _root_of_determinant(c12: Array, c11: Array, c22: Array) -> Array:
-    determinant = difference(c11, c22, c12, c12)
-    return safe_root(jnp.where(determinant > COINCIDENT * c11 * c22, determinant, 0.0))
-
-
 def sign_and_modulus(c1x: Array, c11: Array, c1y: Array, cyy: Array, cxy: Array) -> Array:
     r"""Return :math:`E[s_1 x |y|]`."""
-    root = _root_of_determinant(c1y, c11, cyy)
+    root = root_of_determinant(c1y, c11, cyy)
     return 2.0 / np.pi * (ratio_of(c1x * root, c11) + cxy * arcsine(c1y, c11, cyy))
 
 
@@ -82,7 +83,7 @@ def two_signs(c12: Array, c11: Array, c22: Array, x: tuple[Array, Array], y: tup
     r"""Return :math:`E[s_1 s_2 x y]`, with the covariances of x and y with the fields 1 and 2."""
     (c1x, c2x), (c1y, c2y) = x, y
     tilt = c1x * ratio_of(difference(c2y, c11, c12, c1y), c11) + c2x * ratio_of(difference(c1y, c22, c12, c2y), c22)
-    return 2.0 / np.pi * (cxy * arcsine(c12, c11, c22) + ratio_of(tilt, _root_of_determinant(c12, c11, c22)))
+    return 2.0 / np.pi * (cxy * arcsine(c12, c11, c22) + ratio_of(tilt, root_of_determinant(c12, c11, c22)))
 
 
 def three_signs(V: Three, x: tuple[Array, Array, Array], scale: Array) -> Array:

@@ -75,10 +75,11 @@ def two_units(c12: Array, c11: Array, c22: Array) -> Array:
 
     Differentiating root and arcsine one by one would subtract two numbers that are infinite at coincidence.
     """
-    return (_area(c12, c11, c22) + c12 * (np.pi / 2 + arcsine(c12, c11, c22))) / (2.0 * np.pi)
+    return (root_of_determinant(c12, c11, c22) + c12 * (np.pi / 2 + arcsine(c12, c11, c22))) / (2.0 * np.pi)
 
 
-def _area(c12: Array, c11: Array, c22: Array) -> Array:
+def root_of_determinant(c12: Array, c11: Array, c22: Array) -> Array:
+    r"""Return :math:`\sqrt{C_{11} C_{22} - C_{12}^2}`, zero where the two fields coincide up to rounding."""
     determinant = difference(c11, c22, c12, c12)
     return safe_root(jnp.where(determinant > COINCIDENT * c11 * c22, determinant, 0.0))
 
@@ -86,7 +87,7 @@ def _area(c12: Array, c11: Array, c22: Array) -> Array:
 @two_units.defjvp
 def _two_units_derivative(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Array, Array]:
     c12, c11, c22 = primals
-    area = _area(c12, c11, c22) / (4.0 * np.pi)
+    area = root_of_determinant(c12, c11, c22) / (4.0 * np.pi)
     by_first, by_second = (jnp.where(c > 0.0, area / jnp.where(c > 0.0, c, 1.0), 0.0) for c in (c11, c22))
     slope = orthant(c12, c11, c22) * tangents[0] + by_first * tangents[1] + by_second * tangents[2]
     return two_units(c12, c11, c22), slope
@@ -200,7 +201,7 @@ def _of_both_steps(C: Float[Array, "4 4"], given: Float[Array, "2 4 4"], s: Arra
     """Return the part of the integrand in which both steps are at their kinks, from covariances given each step."""
     i, j = np.array([0, 0, 1, 1]), np.array([2, 3, 2, 3])
     pull = jnp.sum(C[i, j] * given[i, 5 - j, 1 - i])
-    area = _area(C[0, 1], C[0, 0], C[1, 1])
+    area = root_of_determinant(C[0, 1], C[0, 0], C[1, 1])
     is_apart = area > 0.0
     step = jnp.where(is_apart, given[0, 1, 1], 1.0)
     x, y = np.array([2, 2, 3]), np.array([3, 2, 3])

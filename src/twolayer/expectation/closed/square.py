@@ -94,7 +94,7 @@ def increment_covariance_of_squares(
 
     Returns
     -------
-    Covariance of the parts of `twolayer.expectation.increments`, in their order.
+    Covariance of the parts of `twolayer.expectation.sample_parts`, in their order.
 
     Notes
     -----

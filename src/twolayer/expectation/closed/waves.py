@@ -78,13 +78,19 @@ def _is_wave(wave: Wave, values: Callable[[np.ndarray], np.ndarray]) -> bool:
     return bool(np.all(np.abs(given - truth[:, : given.shape[1]]) <= allowed))
 
 
-@lru_cache(maxsize=64)
-def _wave_of(function: AbstractActivation | Along) -> Wave | None:
+def with_slope(function: AbstractActivation | Along) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function on NumPy arrays, with the slope of an activation in a second column."""
+
     def columns(x: Array) -> Array:
         slope = [function.derivative(x)] if isinstance(function, AbstractActivation) else []
         return jnp.stack([function(x), *slope], axis=1)
 
-    values = compiled(columns)
+    return compiled(columns)
+
+
+@lru_cache(maxsize=64)
+def _wave_of(function: AbstractActivation | Along) -> Wave | None:
+    values = with_slope(function)
     wave = _fitted(values)
     return wave if wave is not None and _is_wave(wave, values) else None
 
