@@ -236,7 +236,8 @@ class AbstractDescription(eqx.Module):
     def run_batch(self, cells: Sequence[Cell]) -> list[Record]:
         """Compute several cells of one `batch_key` together; the default runs one after the other.
 
-        The numbers of a cell do not depend on the other cells, and equal those of `run` up to rounding.
+        The numbers of a cell do not depend on the other cells, and equal those of `run` up to rounding, or within the
+        errors that it reports.
         """
         return [self.run(*cell) for cell in cells]
 

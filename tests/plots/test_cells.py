@@ -15,7 +15,7 @@ from twolayer.analyses.escape.sample import Sample
 from twolayer.analyses.quantity import Prediction
 from twolayer.plots.cells import cells_of
 from twolayer.plots.style import PALETTE
-from twolayer.sweeps.content import Block, CellStatus, Content, node_of
+from twolayer.sweeps.content import CellBlock, CellStatus, Content, node_of
 from twolayer.sweeps.sweep_result import assembled
 
 SIZES, RATES = (100, 1000), (0.03, 0.06, 1 / 12)
@@ -27,7 +27,7 @@ def swept(verb: str, over: dict[str, Any], cells: dict[tuple[int, ...], xr.Datas
     places = {str(place): place for place in cells}
 
     def found():
-        return [([places[key] for key in block.keys], block) for block in Block.of(contents)]
+        return [([places[key] for key in block.keys], block) for block in CellBlock.of(contents)]
 
     coordinates = [{name: np.asarray(values)} for name, values in over.items()]
     attributes = {"verb": verb, "spec": "{}", "spec_hash": ""}

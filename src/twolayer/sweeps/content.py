@@ -98,7 +98,7 @@ def _native(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ packs
 
 
-class Block(NamedTuple):
+class CellBlock(NamedTuple):
     """The results of cells whose arrays have the same shapes.
 
     Arrays have the cells along a first axis. It has the length one where they are the same in all cells, and so have
@@ -111,7 +111,7 @@ class Block(NamedTuple):
     nodes: dict[str, CellNode]
 
     @classmethod
-    def of(cls, contents: Mapping[str, Content]) -> "list[Block]":
+    def of(cls, contents: Mapping[str, Content]) -> "list[CellBlock]":
         """The results of cells by their keys."""
         alike: dict[Hashable, list[str]] = {}
         for key, content in contents.items():
@@ -119,7 +119,7 @@ class Block(NamedTuple):
         return [cls._of_alike(keys, [contents[key] for key in keys]) for keys in alike.values()]
 
     @classmethod
-    def _of_alike(cls, keys: list[str], members: list[Content]) -> "Block":
+    def _of_alike(cls, keys: list[str], members: list[Content]) -> "CellBlock":
         def of_node(name: str) -> CellNode:
             nodes = [content.nodes[name] for content in members]
             variables = {
@@ -148,7 +148,7 @@ class Block(NamedTuple):
             nodes[node] = CellNode(variables, {name: value for name, value in attributes.items() if value is not None})
         return Content(CellStatus(self.status[row]), pick(self.messages), nodes)
 
-    def chosen(self, rows: Sequence[int]) -> "Block":
+    def chosen(self, rows: Sequence[int]) -> "CellBlock":
         """The results of some of the cells."""
 
         def some(values: list[Any]) -> list[Any]:
@@ -162,12 +162,12 @@ class Block(NamedTuple):
             }
             nodes[node] = CellNode(variables, {name: some(values) for name, values in content_node.attributes.items()})
         keys, status = [self.keys[row] for row in rows], [self.status[row] for row in rows]
-        return Block(keys, status, some(self.messages), nodes)
+        return CellBlock(keys, status, some(self.messages), nodes)
 
 
 def packed(contents: Mapping[str, Content]) -> bytes:
     """The bytes of a pack with the results of cells by their keys."""
-    blocks = Block.of(contents)
+    blocks = CellBlock.of(contents)
     arrays = {
         f"{number}/{node}/{name}": variable.values
         for number, block in enumerate(blocks)
@@ -204,7 +204,7 @@ def _layout(content: Content) -> Hashable:
 _NOTHING = CellVariable((), np.zeros(()), {}, False)
 
 
-def _header(block: Block) -> dict[str, Any]:
+def _header(block: CellBlock) -> dict[str, Any]:
     """What is stored of a block beside its arrays."""
     layout = {
         node: {
@@ -233,7 +233,7 @@ def _once(values: list[Any]) -> list[Any]:
     return values[:1] if all(value == values[0] for value in values) else values
 
 
-def blocks_in(content: bytes, wanted: Iterable[str] | None = None) -> list[Block]:
+def blocks_in(content: bytes, wanted: Iterable[str] | None = None) -> list[CellBlock]:
     """The results in a pack; of all its cells, or of those that are wanted.
 
     Raises `InvalidInput` if the pack has the layout of another version, and `ValueError` if it cannot be read.
@@ -258,7 +258,7 @@ def blocks_in(content: bytes, wanted: Iterable[str] | None = None) -> list[Block
     return blocks
 
 
-def _read(stated: dict[str, Any], array: Callable[[str, str], np.ndarray]) -> Block:
+def _read(stated: dict[str, Any], array: Callable[[str, str], np.ndarray]) -> CellBlock:
     """A block from what `_header` wrote of it, and its arrays."""
     nodes = {}
     for node, names in stated["layout"].items():
@@ -268,7 +268,7 @@ def _read(stated: dict[str, Any], array: Callable[[str, str], np.ndarray]) -> Bl
             for name, own in names.items()
         }
         nodes[node] = CellNode(variables, stated["attributes"][node])
-    return Block(stated["keys"], stated["status"], stated["messages"], nodes)
+    return CellBlock(stated["keys"], stated["status"], stated["messages"], nodes)
 
 
 def unpacked(content: bytes, wanted: Iterable[str] | None = None) -> dict[str, Content]:

@@ -15,6 +15,7 @@ from twolayer.sweeps.over_grid import SweepSpec, expected_workers
 from twolayer.sweeps.query import Query, environment, keys_of
 from twolayer.sweeps.sweep_store import Store
 from twolayer.verbs import explain
+from twolayer.verbs.duration import recalled, seconds_together
 
 # Kinds of cells whose time is estimated; others are taken to be like them.
 SAMPLED = 4
@@ -119,14 +120,24 @@ def _alone(query: Query) -> _Cost | None:
 
 
 def _of_runs(query: Query, ask: Ask, names: Sequence[str]) -> _Cost | None:
-    """What runs by descriptions take one after the other, as `explain` estimates it."""
+    """What runs by descriptions take one after the other, as `explain` estimates it, or among many cells."""
     rows = {row.description: row for row in explain(query.problem, query.training, ask, progress=False).descriptions}
-    costs = [(rows[name].seconds, rows[name].memory) for name in names if name in rows]
+    costs = [(_seconds(query, ask, name, rows[name].seconds), rows[name].memory) for name in names if name in rows]
     if any(seconds is None for seconds, _ in costs):
         return None
     memories = [memory for _, memory in costs if memory is not None]
     total = sum(seconds for seconds, _ in costs if seconds is not None)
     return _Cost(total, max(memories) if memories and len(memories) == len(costs) else None)
+
+
+def _seconds(query: Query, ask: Ask, name: str, alone: float | None) -> float | None:
+    """The time of a run, which is less than ``alone`` where it is computed together with others."""
+    member = next((member for member in query.descriptions if type(member).__name__ == name), None)
+    if member is None or batch_key(query) is None:
+        return alone
+    averages = recalled(query.problem, query.training)  # as `explain` has just measured them
+    among_many = seconds_together(member, query.problem, query.training, ask, averages)
+    return alone if among_many is None or alone is None else min(alone, among_many)
 
 
 def _of_exits(query: Query) -> _Cost | None:

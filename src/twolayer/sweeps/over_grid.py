@@ -25,7 +25,7 @@ from twolayer.specification.fields import instance
 from twolayer.sweeps import cluster
 from twolayer.sweeps.axes import Axis, make_axes
 from twolayer.sweeps.compute import Job
-from twolayer.sweeps.content import Block
+from twolayer.sweeps.content import CellBlock
 from twolayer.sweeps.gathering import Gathering
 from twolayer.sweeps.query import (
     GridCell,
@@ -365,7 +365,7 @@ def _assembled(
     reasons: Mapping[tuple[int, ...], str],
     attributes: Mapping[str, Any],
 ) -> "xr.Dataset | xr.DataTree":
-    def found() -> Iterator[tuple[list[tuple[int, ...]], Block]]:
+    def found() -> Iterator[tuple[list[tuple[int, ...]], CellBlock]]:
         for block in store.blocks(places):
             where = [places[key] for key in block.keys]
             rows = [row for row, own in enumerate(where) for _ in own]  # several, where different values state the same

@@ -9,7 +9,7 @@ import numpy as np
 
 from twolayer.core.text import Text, table
 from twolayer.data.schema import SCHEMA, Schema, add_kind, ordered
-from twolayer.sweeps.content import Block, CellNode, CellStatus, CellVariable
+from twolayer.sweeps.content import CellBlock, CellNode, CellStatus, CellVariable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -30,7 +30,7 @@ FLAGS: dict[str, Any] = {
 }
 
 # The results of the cells that are there, in blocks, each with the places of its cells; it is called twice.
-Found = Callable[[], Iterable[tuple[Sequence[tuple[int, ...]], Block]]]
+Found = Callable[[], Iterable[tuple[Sequence[tuple[int, ...]], CellBlock]]]
 
 
 @dataclass

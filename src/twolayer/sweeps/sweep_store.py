@@ -14,7 +14,7 @@ from typing import Any
 from twolayer.core.errors import ComputationFailed, InvalidInput, first_line, shown
 from twolayer.core.reading import parsing, read_text
 from twolayer.core.whole_files import make_folder, remove_drafts, write_whole
-from twolayer.sweeps.content import FORMAT, Block, Content, blocks_in, keys_in
+from twolayer.sweeps.content import FORMAT, CellBlock, Content, blocks_in, keys_in
 
 # The file that makes a folder that of a sweep, the folder of its cells, and that of other grids over the same cells.
 MANIFEST, CELLS, GRIDS = "sweep.json", "cells", "grids"
@@ -54,7 +54,7 @@ class Store:
         for block in self.blocks(keys):
             yield from ((key, block.content(row)) for row, key in enumerate(block.keys))
 
-    def blocks(self, keys: Iterable[str]) -> Iterator[Block]:
+    def blocks(self, keys: Iterable[str]) -> Iterator[CellBlock]:
         """The results of the cells that are there, in the blocks in which they are stored."""
         by_pack: dict[Path | bytes, list[str]] = {}
         for key in keys:
@@ -173,7 +173,7 @@ def _keys(path: Path) -> list[str]:
         return []
 
 
-def _blocks(pack: Path | bytes, wanted: list[str]) -> list[Block]:
+def _blocks(pack: Path | bytes, wanted: list[str]) -> list[CellBlock]:
     try:
         return blocks_in(pack if isinstance(pack, bytes) else pack.read_bytes(), wanted)
     except (OSError, ValueError):

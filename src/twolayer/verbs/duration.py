@@ -27,6 +27,8 @@ from twolayer.simulation.overlap_sgd import MAX_WIDTH
 from twolayer.specification.codec import content_hash
 from twolayer.theory import DMFT, HDMF, SDE, BatchMap, MeanField, SaadSolla
 from twolayer.theory.batch_map import TOGETHER
+from twolayer.theory.motion.integrate_rows import interpolates
+from twolayer.theory.motion.tableaus import DORMAND_PRINCE, FINE
 from twolayer.theory.reuse.frame import gradients_per_step
 from twolayer.theory.reuse.typical_samples import Layout
 from twolayer.theory.sde import PROBES, TOLERANCE
@@ -39,6 +41,8 @@ from twolayer.verbs.phases import applies_throughout
 OPERATION, CALL, REFERENCE = 5e-10, 1e-5, 1.1e-8
 # Operations of a random number, of a unit with its slope, and of a pair of units in a closed form.
 DRAW, UNIT, PAIR = 30, 30, 60
+# Seconds of an operation where the rows of many cells fill vectors of machine code, and of a cell among many.
+OF_A_ROW, OF_A_CELL = 3e-11, 1e-3
 # Replicas that native code advances at once on one core.
 LANES = 4
 # Steps of an integrator in a unit of time besides those to the save points, and evaluations in each, for averages that
@@ -140,6 +144,22 @@ def seconds(
         return None
     total = _speed() * sum(part.calls * CALL + part.operations * OPERATION for part in known)
     return total if math.isfinite(total) else None
+
+
+def seconds_together(
+    description: AbstractDescription, problem: Problem, training: Training, ask: Ask, averages: Averages
+) -> float | None:
+    """The time of a run among many that are computed together, where that is less than alone; None where it is not."""
+    watches = ask.risk_threshold is not None or ask.overlap_threshold is not None
+    if not isinstance(description, SaadSolla) or not isinstance(training, SGD) or watches:
+        return None
+    if description.batch_key(problem, training) is None or averages.is_coarse or averages.variants > 1:
+        return None
+    (size,) = sizes(description, problem, training, ask, averages)
+    is_between = interpolates(size.points)
+    steps = (10 if is_between else size.points) + RATE * size.time
+    evaluations = len((FINE if is_between else DORMAND_PRINCE).c) * steps * averages.trajectories
+    return _speed() * (OF_A_CELL + evaluations * size.replicas * averages.operations * OF_A_ROW)
 
 
 def foreseen(
