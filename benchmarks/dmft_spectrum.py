@@ -66,7 +66,7 @@ SETTINGS = [
         "square",
         TWO,
         "tail",
-        {"learning_rate": 0.1, "reuse": FULL, "momentum": 0.5},
+        {"learning_rate": 0.04, "reuse": FULL, "momentum": 0.5},
         {"target": tl.Committee(2, "square")},
     ),
     Setting(
@@ -74,7 +74,7 @@ SETTINGS = [
         "square",
         TWO,
         "leading",
-        {"learning_rate": 0.05, "reuse": FULL, "batch_size": 0.5, "layers": tl.Both()},
+        {"learning_rate": 0.03, "reuse": FULL, "batch_size": 0.5, "layers": tl.Both()},
         {"target": tl.Committee(2, "square")},
     ),
     Setting(

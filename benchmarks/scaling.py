@@ -39,18 +39,20 @@ def main() -> None:
     )
     print(f"ODE, 10^9 samples: {with_compilation:.2f} s of CPU with compilation, {alone:.2f} s without")
     rows = {"ode_with_compilation": with_compilation, "ode": alone}
-    for batch, steps in ((1, 4000), (D // 100, 40), (D // 10, 4)):
-        training = tl.SGD(RATE, batch_size=batch)
+    cases = ((1, 4000, "double"), (D // 100, 40, "double"), (D // 100, 40, "single"), (D // 10, 4, "double"))
+    for batch, steps, precision in cases:
+        training, sgd = tl.SGD(RATE, batch_size=batch), tl.OverlapSGD(gradients=precision)
 
-        def run(number: int, training: tl.SGD = training, batch: int = batch) -> None:
+        def run(number: int, training: tl.SGD = training, batch: int = batch, sgd: tl.OverlapSGD = sgd) -> None:
             until = time_of(batch * number)
-            tl.evolve(problem, training, tl.OverlapSGD(), until=until, save=[until])
+            tl.evolve(problem, training, sgd, until=until, save=[until])
 
         run(steps)  # compiles
         few, many = (cpu(lambda number=number: run(number)) for number in (steps, 3 * steps))
         per_sample = (many - few) / (2 * steps * batch)
-        rows[f"overlap_sgd_{batch}"] = per_sample
-        print(f"OverlapSGD, batch {batch}: {1e6 * per_sample:.3g} us a sample, {per_sample * SAMPLES:.3g} s for 10^9")
+        rows[f"overlap_sgd_{batch}_{precision}"] = per_sample
+        took = f"{1e6 * per_sample:.3g} us a sample, {per_sample * SAMPLES:.3g} s for 10^9"
+        print(f"OverlapSGD, batch {batch}, {precision} precision: {took}")
     print(json.dumps({"benchmark": "scaling", **rows}))
 
 

@@ -16,7 +16,7 @@ def problem(loss: object, p: int, k: int, d: int, activation: str = "erf", seed:
     random = np.random.default_rng(seed)
     W = random.standard_normal((p, 8)) * 0.35
     start = tl.GivenOverlaps(W @ W.T + 0.05 * np.eye(p), W[:, :k])
-    is_real = isinstance(loss, tl.Huber) or callable(loss)
+    is_real = isinstance(loss, tl.Huber) or loss == "correlation" or callable(loss)
     formula = {1: "z1 + he2(z1)", 2: "z1 + z1*z2"} if is_real else {1: "sign(z1 - 0.2)", 2: "sign(z1 + 0.5*z2)"}
     student = tl.Student(p, activation, random.choice([-1.0, 1.0], p) * random.uniform(1.0, 2.0, p) * p**0.5)
     noise = 0.2 if is_real else tl.Flips(0.1)
@@ -59,22 +59,27 @@ LOSSES = {
     "huber": tl.Huber(0.8),
     "own": lambda y, s: jnp.log(jnp.cosh(y - s)),
 }
-CASES = list(itertools.product(("logistic", "hinge", "huber"), ("free", "sphere"), ("first", "both")))
-FEW = {("logistic", "sphere", "both"), ("hinge", "free", "both")}
+CASES = list(itertools.product(("logistic", "hinge", "huber", "correlation"), ("free", "sphere"), ("first", "both")))
+FEW = {("logistic", "sphere", "both", "relu"), ("hinge", "free", "both", "erf")}
+RATES = {"erf": 1.0, "relu": 1.0, "square": 0.2}  # squares are steep
 
 
 @pytest.mark.parametrize(
-    ("name", "constraint", "layers"),
-    [pytest.param(*case, marks=[pytest.mark.slow if case in FEW else pytest.mark.long]) for case in CASES],
+    ("name", "constraint", "layers", "activation"),
+    [
+        pytest.param(*case, activation, marks=pytest.mark.slow if (*case, activation) in FEW else pytest.mark.long)
+        for case, activation in itertools.product(CASES, RATES)
+    ],
 )
-def test_the_ode_is_followed(name, constraint, layers):
-    """Every loss, on the weights at d = 300, 100 runs."""
+def test_the_ode_is_followed(name, constraint, layers, activation):
+    """Every loss with every activation, on the weights at d = 300, 100 runs; widths and directions vary."""
     number = CASES.index((name, constraint, layers))
-    p, k, activation = 1 + number % 3, 1 + number % 2, ("erf", "relu")[number % 4 == 3]
-    setting = problem(LOSSES[name], p, k, 300, activation, seed=number)
-    training = tl.SGD(1.0, constraint=constraint, layers=tl.Both(0.7) if layers == "both" else tl.First())
-    theory = rows(setting, training, tl.SaadSolla(), 1.0)
-    near(rows(setting, training, tl.DirectSGD(), 1.0, 100), theory, f"{name}, {constraint}, {layers}")
+    setting = problem(LOSSES.get(name, name), 1 + number % 3, 1 + number % 2, 300, activation, seed=number)
+    rate = RATES[activation]
+    training = tl.SGD(rate, constraint=constraint, layers=tl.Both(0.7) if layers == "both" else tl.First())
+    theory = rows(setting, training, tl.SaadSolla(), rate)
+    runs = rows(setting, training, tl.DirectSGD(), rate, 100)
+    near(runs, theory, f"{name}, {constraint}, {layers}, {activation}")
 
 
 @pytest.mark.slow

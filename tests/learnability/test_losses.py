@@ -41,6 +41,14 @@ def test_additive_noise_is_averaged():
         assert abs(value - samples.mean()) < 5 * samples.std() / 1000
 
 
+def test_a_loss_that_overflows_at_labels_of_the_target_is_named():
+    """The logarithm of cosh overflows beyond 710; written by logaddexp it is finite."""
+    with pytest.raises(tl.InvalidInput, match="Argument `loss` must have a finite slope at all labels of the target"):
+        tl.learn("he3(z1)", loss=lambda y, s: jnp.log(jnp.cosh(y - s)))
+    found = tl.learn("he3(z1)", loss=lambda y, s: jnp.logaddexp(y - s, s - y))
+    assert int(found.information_exponent) == 1
+
+
 def test_bad_input():
     for arguments, words in (
         ({"target": "tanh(z1)", "loss": "logistic"}, "needs labels that are signs"),

@@ -359,6 +359,97 @@ def test_a_method_that_knows_coordinates_is_refused():
     assert tl.DMFT().applies(problem, tl.SGD(1.5, reuse=tl.Reused(1.5), momentum=Clipped())).ok
 
 
+# ------------------------------------------------------------------------------------------ inputs with a spectrum
+
+BLOCKS = [(2.0, 0.3), (0.5, 0.7)]
+
+
+def test_a_linear_network_on_two_blocks():
+    """Three steps by the moments of a Wishart matrix with a covariance, to rounding.
+
+    With S the sum of z z^T over n = alpha d samples, to leading order E[S] = n C, E[S^2] = n^2 C^2 + n tr(C) C, and
+    E[S^3] = n^3 C^3 + n^2 (2 tr(C) C^2 + tr(C^2) C) + n tr(C)^2 C.
+    """
+    c, share = np.array(BLOCKS).T
+    P, M, Q = np.array([0.4, 0.6]), np.array([0.2, -0.1]), np.array([0.3, 0.8])
+    alpha, rate, noise = 1.5, 0.4, 0.2
+    start = tl.GivenOverlaps(Q[:, None, None], M[:, None, None], P[:, None, None])
+    inputs = tl.Gaussian(1000, spectrum=BLOCKS)
+    problem = tl.Problem(tl.SingleIndex("z"), tl.Student(1, "linear"), inputs, start=start, noise=noise)
+    training = tl.SGD(rate, reuse=tl.Reused(alpha))
+    found = along(problem, training, tl.DMFT(samples=2**13), 3)
+    t1, t2 = c @ share, c**2 @ share
+    S = [c**0, alpha * c, alpha**2 * c**2 + alpha * t1 * c]
+    S.append(alpha**3 * c**3 + alpha**2 * (2 * t1 * c**2 + t2 * c) + alpha * t1**2 * c)
+    # w_t = w* + (1 - rate S)^t (w_0 - w*), up to the noise of the labels
+    powers = [[1], [1, -1], [1, -2, 1], [1, -3, 3, -1]]
+    for t, signs in enumerate(powers):
+        keep = sum(x * rate**n * S[n] for n, x in enumerate(signs))
+        np.testing.assert_allclose(found.M_block.values[0, t, :, 0, 0], P + keep * (M - P), atol=1e-10)
+    moved, off = rate * alpha * c, Q - 2 * M + P
+    first = Q + 2 * moved * (M - Q) + moved**2 * off + rate**2 * alpha * c * share * (c @ off + noise)
+    np.testing.assert_allclose(found.Q_block.values[0, 1, :, 0, 0], first, atol=1e-10)
+    np.testing.assert_allclose(found.Q, found.Q_block.sum("block"), atol=1e-12)
+    np.testing.assert_allclose(found.risk[0, 0], 0.5 * (c @ off + noise), atol=1e-12)
+    np.testing.assert_allclose(found.C.values[0, 1, 1, 0, 0], c @ found.Q_block.values[0, 1, :, 0, 0], atol=1e-12)
+    # The fields answer to the last gradient with minus the rate times tr(C)/d.
+    np.testing.assert_allclose(found.R.values[0, 1, 0, 0, 0], -rate * t1, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_one_block_is_another_scale():
+    """Inputs of variance c: weights that are root c times larger, and a rate that is c times larger."""
+    c, Q, M = 2.0, np.array([[1.0, 0.2], [0.2, 0.8]]), np.array([[0.3, 0.1], [-0.1, 0.4]])
+    found = []
+    for inputs, scale, rate in ((tl.Gaussian(500, spectrum=[(c, 1.0)]), 1.0, 0.4), (tl.Gaussian(500), c, 0.4 * c)):
+        target = tl.Committee(2, "erf", P=scale * np.eye(2))
+        start = tl.GivenOverlaps(scale * Q, scale * M)
+        problem = tl.Problem(target, tl.Student(2, "erf"), inputs, start=start, noise=0.1)
+        training = tl.SGD(rate, batch_size=250, reuse=tl.Reused(1.5), momentum=0.5)
+        result = along(problem, training, tl.DMFT(samples=2**15), 4)
+        found.append([x[0] for x in (result.Q / scale, result.M / scale, result.risk, result.training_risk)])
+        error = result.overlap_error.values[0] + result.risk_error.values[0] + result.training_risk_error.values[0]
+    for one, other in zip(*found, strict=True):
+        gap = np.abs(one.values - other.values).reshape(5, -1).max(axis=1)
+        assert np.all(gap <= 2 * error + 1e-12) and error[-1] < 0.05
+
+
+SPECTRA = {
+    "relu, both layers, leading": ("relu", BLOCKS, "leading", tl.SGD(0.6, reuse=tl.Reused(1.5), layers=tl.Both())),
+    "erf, mini-batches, momentum, tail": (
+        "erf",
+        [(3.0, 0.1), (1.2, 0.3), (0.6, 0.3), (0.52, 0.3)],
+        "tail",
+        tl.SGD(0.8, batch_size=150, reuse=tl.Reused(1.5), momentum=0.6),
+    ),
+    "erf, sphere, split": (
+        "erf",
+        BLOCKS,
+        [0.5, 0.5],
+        tl.SGD(1.0, batch_size=150, reuse=tl.Reused(1.5, replacement=False), constraint=tl.Sphere()),
+    ),
+}
+QUICK_SPECTRUM = "erf, mini-batches, momentum, tail"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == QUICK_SPECTRUM else pytest.mark.long) for x in SPECTRA]
+)
+def test_direct_on_blocks(name, check_mean):
+    """Training on the weights at d = 300; larger d and more settings: benchmarks/dmft_spectrum.py."""
+    activation, spectrum, teacher, training = SPECTRA[name]
+    plain = two_index(activation)
+    inputs = tl.Gaussian(300, spectrum=spectrum, teacher=teacher)
+    problem = tl.Problem(plain.target, plain.student, inputs, start=plain.start, noise=0.1)
+    theory = along(problem, training, tl.DMFT(samples=2**16), 4)
+    runs = along(problem, training, tl.DirectSGD(), 4, 40)
+    for entry in ("M_block", "Q_block", "a", "risk", "training_risk"):
+        check_mean(runs[entry].values[:, 1:], theory[entry].values[0, 1:], entry)
+    other = along(plain, training, tl.DMFT(samples=2**14), 4)  # without the spectrum
+    error = runs.training_risk.values[:, -1].std() / 40**0.5
+    assert abs(runs.training_risk.values[:, -1].mean() - other.training_risk.values[0, -1]) > 5 * error
+
+
 # -------------------------------------------------------------------------------------------------------- the story
 
 

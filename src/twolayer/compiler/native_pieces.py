@@ -5,12 +5,14 @@ compiler can still vectorise the loops over replicas in each of them. Numbers th
 a memory, in double precision.
 """
 
+import heapq
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from twolayer.compiler.native_text import KernelConstants, body, cast, text
 from twolayer.compiler.scalar import Node, Op, Program
@@ -26,10 +28,11 @@ NEVER = 1e9
 
 
 class _Cut(NamedTuple):
-    """A program in pieces: the numbers of the operations of each, and the place of each result that others need."""
+    """A program in pieces: the numbers of the operations of each, and where results stand that others need."""
 
     parts: list[range]
-    places: dict[int, int]
+    own: dict[int, int]  # results that stand in the place of an output, by its number, from the beginning
+    places: dict[int, int]  # those of the others
 
 
 def in_order_of_use(program: Program) -> Program:
@@ -59,8 +62,11 @@ def in_order_of_use(program: Program) -> Program:
     return Program(program.inputs, ops, tuple(map(moved, program.outputs)))
 
 
-def _cut(program: Program) -> _Cut:
-    """Cut a program where few numbers cross, and never one that memory cannot hold."""
+def _cut(program: Program, state: int) -> _Cut:
+    """Cut a program where few numbers cross, and never one that memory cannot hold.
+
+    Outputs take the places of the first ``state`` inputs.
+    """
     number = len(program.ops)
     last = np.arange(number)  # the last use of each result
     for n, op in enumerate(program.ops):
@@ -88,8 +94,46 @@ def _cut(program: Program) -> _Cut:
     parts = [range(a, b) for a, b in pairwise(edges)]
     piece = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     piece = np.append(piece, len(parts))
-    crosses = np.flatnonzero(piece[np.minimum(last, number)] > piece[:number])
-    return _Cut(parts, {int(n): place for place, n in enumerate(crosses)})
+    needed_until = piece[np.minimum(last, number)]
+    own = _settled(program, piece, state)
+    crosses = [int(n) for n in np.flatnonzero(needed_until > piece[:number]) if n not in own]
+    return _Cut(parts, own, _placed(crosses, piece, needed_until))
+
+
+def _settled(program: Program, piece: Int[np.ndarray, " all"], state: int) -> dict[int, int]:
+    """The results that can stand in the place of an output at once: nothing reads an input there in a later piece."""
+    last = np.full(state, -1)
+    for op, number in zip(program.ops, piece[:-1], strict=True):
+        read = [-1 - x.number for x in op.arguments if x.number is not None and x.number < 0]
+        last[[n for n in read if n < state]] = number
+    for x in program.outputs:
+        if x.number is not None and -state <= x.number < 0:
+            last[-1 - x.number] = piece[-1]
+    found: dict[int, int] = {}
+    for n, x in enumerate(program.outputs):
+        if x.number is not None and x.number >= 0 and (n >= state or last[n] <= piece[x.number]):
+            found.setdefault(x.number, n)
+    return found
+
+
+def _placed(
+    results: Sequence[int], piece: Int[np.ndarray, " all"], needed_until: Int[np.ndarray, " all"]
+) -> dict[int, int]:
+    """A place for each result, which another one takes after the last piece that reads it.
+
+    A piece reads all that it needs before it writes, so that its own results may take the places of what it has read.
+    """
+    places: dict[int, int] = {}
+    taken: list[tuple[int, int]] = []  # until which piece, and the place
+    size = 0
+    for n in results:
+        if taken and taken[0][0] <= piece[n]:
+            place = heapq.heappop(taken)[1]
+        else:
+            place, size = size, size + 1
+        places[n] = place
+        heapq.heappush(taken, (int(needed_until[n]), place))
+    return places
 
 
 def _indent(depth: int, lines: Sequence[str]) -> list[str]:
@@ -104,16 +148,21 @@ def _pieces(
     constants: KernelConstants,
     loop: Sequence[str],
     arguments: str,
+    outputs: Sequence[str],
 ) -> tuple[list[list[str]], Callable[[Node], str], int]:
     """Return the functions of a program in pieces, how a result is read from memory, and how many places it needs.
 
-    ``given`` holds for each input of the program its name and an expression of it.
+    ``given`` holds for each input of the program its name and an expression of it, ``outputs`` the places of the
+    outputs, where they stand at once if no input there is still needed; if any input is there, these are the first.
     """
-    cut = _cut(program)
+    cut = _cut(program, sum(place in outputs for _, place in given))
     names = [name for name, _ in given]
 
+    def at_place(number: int) -> str:
+        return outputs[cut.own[number]] if number in cut.own else place_of(cut.places[number])
+
     def read(number: int) -> str:
-        dtype, at = np.dtype(program.ops[number].dtype), place_of(cut.places[number])
+        dtype, at = np.dtype(program.ops[number].dtype), at_place(number)
         return f"({at} != 0.0)" if dtype == np.bool_ else cast(dtype, at)
 
     def value(node: Node) -> str:
@@ -125,11 +174,12 @@ def _pieces(
         loads = [f"{given[-1 - n][0]} = {given[-1 - n][1]}" for n in sorted(used) if n < 0]
         loads += [f"t{n} = {read(n)}" for n in sorted(used) if 0 <= n < part.start]
         lines = body(program, "t", names, constants, part)
-        stores = [f"{place_of(cut.places[n])} = {cast(np.float64, f't{n}')}" for n in part if n in cut.places]
+        kept = [n for n in part if n in cut.own or n in cut.places]
+        stores = [f"{at_place(n)} = {cast(np.float64, f't{n}')}" for n in kept]
         inside = _indent(1 + len(loop), [*loads, *lines, *stores])
         head = [f"def {name}{number}({arguments}):"]
         written.append([*head, *_indent(1, _needed(constants, inside)), *_indent(1, loop), *inside])
-    return written, value, len(cut.places)
+    return written, value, 1 + max(cut.places.values(), default=-1)
 
 
 def _needed(constants: KernelConstants, lines: Sequence[str]) -> list[str]:
@@ -151,29 +201,40 @@ def source_in_pieces(draws: Program, step: Program, state: int, fixed: int, *, w
     words += [("low", f"np.uint32({time} & 0xFFFFFFFF)"), ("high", f"np.uint32({time} >> 32)")]
     given = [(f"x{n}", f"memory[{n * width} + i]") for n in range(state + fixed)]
     given += [(f"g{n}", f"memory[{drawn + n * lanes} + {lane}]") for n in range(numbers)]
+    states, buffer = [place for _, place in given[:state]], [place for _, place in given[state + fixed :]]
     over = [f"for i in range({width}):"] if width > 1 else []
     every = over or [f"for j in range({AHEAD}):"]
     more = "" if width > 1 else ", i, j"
     stepping, result, places = _pieces(
-        "step", step, given, lambda n: f"memory[{live + n * width} + i]", constants, over, f"memory, constants{more}"
+        "step",
+        step,
+        given,
+        lambda n: f"memory[{live + n * width} + i]",
+        constants,
+        over,
+        f"memory, constants{more}",
+        states,
     )
     begin = live + places * width
     call = "memory, constants, words, time" + ("" if width > 1 else ", i")
     drawing, number, more_places = _pieces(
-        "draw", draws, words, lambda n: f"memory[{begin + n * lanes} + {lane}]", constants, every, call
+        "draw", draws, words, lambda n: f"memory[{begin + n * lanes} + {lane}]", constants, every, call, buffer
     )
     # Every result is read before one is written, since a state may be another one from before.
-    reads = [result(node) for node in step.outputs]
-    ends = [f"y{n} = {_from_memory(text, given)}" for n, text in enumerate(reads)]
-    ends += [f"memory[{n * width} + i] = y{n}" for n in range(state)]
-    moves = [f"memory[{drawn + n * lanes} + {lane}] = {number(node)}" for n, node in enumerate(draws.outputs)]
-    last = [["def finish(memory, constants, i):", *_indent(1, _needed(constants, ends)), *_indent(1, ends)]]
+    reads = [_from_memory(result(node), given) for node in step.outputs]
+    late = [n for n, value in enumerate(reads) if value.strip("()") != states[n]]
+    ends = [f"y{n} = {reads[n]}" for n in late] + [f"{states[n]} = y{n}" for n in late]
+    values = [number(node) for node in draws.outputs]
+    moves = [f"{place} = {value}" for place, value in zip(buffer, values, strict=True) if place not in value]
+    head = [f"def finish(memory, constants{more}):", *_indent(1, [*_needed(constants, ends), *over])]
+    last = [[*head, *_indent(1 + len(over), ends)]] if ends else []
     calls = [f"step{n}(memory, constants{more})" for n in range(len(stepping))]
+    calls += [f"finish(memory, constants{more})"] * len(last)
     functions = [*stepping, *drawing, *last]
     size = begin + more_places * lanes
-    copies = [*over, f"{'    ' * len(over)}finish(memory, constants, i)"]
-    drawing_calls = [*(f"draw{n}({call})" for n in range(len(drawing))), *every, *_indent(1, moves)]
-    inner = _indent(1, [*calls, *copies])
+    drawing_calls = [f"draw{n}({call})" for n in range(len(drawing))]
+    drawing_calls += [*every, *_indent(1, moves)] if moves else []
+    inner = _indent(1, calls)
     loop = (
         ["for time in range(first, last):", *_indent(1, drawing_calls), *inner]
         if width > 1

@@ -17,8 +17,9 @@ from twolayer.problem import AbstractLoss, AbstractTarget, Correlation, Huber, M
 from twolayer.problem.expression import Expression
 from twolayer.problem.targets import has_signs
 
-# Nodes of the average over additive noise.
+# Nodes of the average over additive noise, and fields along each direction at which the slope must be finite.
 NODES = 40
+PROBED = np.linspace(-12.0, 12.0, 49)
 
 
 def seen_by_gradient(target: AbstractTarget, loss: AbstractLoss, noise: Numbers = 0.0) -> AbstractTarget:
@@ -44,4 +45,19 @@ def seen_by_gradient(target: AbstractTarget, loss: AbstractLoss, noise: Numbers 
         y = target(z[None, :])[0] + jnp.asarray(shifts, z.dtype)
         return loss.displacement(y, jnp.zeros_like(y)) @ jnp.asarray(weights, z.dtype)
 
+    _check_slope(target, loss)
     return MultiIndex(slope, k=target.k, smooth=loss.is_smooth and target.is_smooth)
+
+
+def _check_slope(target: AbstractTarget, loss: AbstractLoss) -> None:
+    """Refuse a loss whose slope overflows at labels that the target has."""
+    with double():
+        labels = np.asarray(target(jnp.concatenate([PROBED[:, None] * axis[None, :] for axis in np.eye(target.k)])))
+        slopes = np.asarray(loss.displacement(jnp.asarray(labels), jnp.zeros_like(labels)))
+    wrong = labels[np.isfinite(labels) & ~np.isfinite(slopes)]
+    if len(wrong):
+        least = wrong[np.argmin(np.abs(wrong))]
+        raise InvalidInput(
+            f"Argument `loss` must have a finite slope at all labels of the target, but at y = {least:.4g} and s = 0 "
+            "it is not finite: write it so that it does not overflow."
+        )

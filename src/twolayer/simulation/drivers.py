@@ -175,12 +175,19 @@ def _sums(setting: Setting, state: State, key: Any, count: Any, place: Array, en
     def of(drawn: Draw) -> tuple[Array, Array]:
         return forces(setting, state, drawn.g_star, drawn.g, drawn.xi)
 
+    def in_precision(x: Array) -> Array:
+        return x.astype(jnp.float32) if setting.is_single else x
+
+    state = jax.tree.map(in_precision, state)
     # Without the barriers XLA would draw the numbers and compute the forces again for each product.
-    drawn = jax.lax.optimization_barrier(draw_batch(setting, key, place.astype(jnp.uint32), count))
-    A, da = jax.vmap(of, in_axes=-1, out_axes=-1)(drawn)
+    numbers = draw_batch(setting, key, place.astype(jnp.uint32), count)
+    drawn = jax.lax.optimization_barrier(jax.tree.map(in_precision, numbers))
+    pulls, da = jax.vmap(of, in_axes=-1, out_axes=-1)(drawn)
     inside = jnp.where(place < end, 1.0, 0.0)[None, :]
-    A, da = jax.lax.optimization_barrier((A * inside, da * inside))
-    return Sums(A @ A.T, A @ drawn.g.T, A @ drawn.g_star.T, jnp.sum(da, axis=1)), A.T
+    pulls, da = jax.lax.optimization_barrier((in_precision(pulls * inside), da * inside))
+    sums = Sums(pulls @ pulls.T, pulls @ drawn.g.T, pulls @ drawn.g_star.T, jnp.sum(da, axis=1))
+    sums, A = jax.tree.map(lambda x: x.astype(jnp.float64), (sums, pulls))
+    return sums, A.T
 
 
 def _summed(setting: Setting, state: State, key: Any, count: Any, first: Numbers, number: int) -> Sums:

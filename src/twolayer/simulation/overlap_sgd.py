@@ -93,9 +93,10 @@ class OverlapSGD(AbstractDescription):
         ``"native"`` compiles the step to machine code (one sample a step, width up to eight),
         ``"xla"`` runs anywhere; ``"auto"`` takes native code on a CPU and one kernel on a GPU where it can.
     gradients
-        The precision of the gradient of each sample, whose random numbers have single precision; the state is in double
-        precision in any case. ``"auto"`` is ``"single"`` in the kernel on a GPU where labels are noisy, which is nearly
-        twice as fast, and ``"double"`` elsewhere: without noise a residual may become as small as its rounding.
+        The precision of the gradient of each sample, whose random numbers have single precision, and of the products
+        that XLA sums over a batch; the state is in double precision in any case. ``"auto"`` is ``"single"`` in the
+        kernel on a GPU where labels are noisy, which is nearly twice as fast, and ``"double"`` elsewhere: without noise
+        a residual may become as small as its rounding.
     """
 
     backend: str = static(choice("backend", ("auto", "native", "xla")), default="auto")

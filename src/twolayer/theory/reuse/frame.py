@@ -7,10 +7,11 @@ gradient by what the sample itself put there. Everything the dynamics needs are 
 
 Inputs with a spectrum, :math:`z = \sum_l \sqrt{c_l}\,u_l` with standard normal :math:`u_l` in the
 :math:`d_l = \rho_l d` dimensions of block l, are independent in the blocks, and each block has such a frame of its
-own: :math:`W^t = \sum_l B_l^t E_l`. The part of a gradient in block l is :math:`\sqrt{c_l} \sum_\nu g^\nu u_l^\nu`,
-whose coefficients g are those of all blocks. The noise that the orthonormalised gradient :math:`\hat g^r` makes is a
-vector :math:`\sum_\nu \hat g^{r\nu} u_l^\nu` of length :math:`\sqrt{n d_l}`, on which the sample itself, whose
-:math:`u_l` has the squared length :math:`d_l`, has moved its coordinate by :math:`\hat g\,d_l / \sqrt{n d_l}`:
+own: :math:`W^t = \sum_l B_l^t E_l`. The part of a gradient in block l is
+:math:`\sqrt{c_l} \sum_\nu g^\nu u_l^\nu`, whose coefficients g are those of all blocks. The noise that the
+orthonormalised gradient :math:`\hat g^r` makes there is a vector :math:`\sum_\nu \hat g^{r\nu} u_l^\nu` of length
+:math:`\sqrt{n d_l}`, on which the sample itself, whose :math:`u_l` has the squared length :math:`d_l`, has moved its
+coordinate by :math:`\hat g\,d_l / \sqrt{n d_l}`:
 
 .. math:: \chi_l = x_l + \sqrt{\rho_l / \alpha}\;\hat g, \qquad h = \sum_l \sqrt{c_l}\,B_l\,\chi_l, \qquad
           \tfrac1d \nabla_{W_l} \sum_\nu \ell^\nu = \alpha\,\sqrt{c_l}\,E\big[g\,\chi_l^T\big]\,E_l
@@ -57,7 +58,7 @@ class Traces(NamedTuple):
 
 
 def start_in_frame(training: SGD, start: Overlaps, layout: Layout) -> Weights:
-    r"""Weights with the overlaps of the start: :math:`\hat M = M P_c^{-T}`, :math:`(Q^\perp)^{1/2}` in each block."""
+    r"""Weights with the overlaps of the start, by block: :math:`\hat M = M P_c^{-T}` and :math:`(Q^\perp)^{1/2}`."""
     if start.blocks is None:
         M = jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(start.P), start.M.T, lower=True).T
         parts = [M, root(start.perpendicular)]
