@@ -48,7 +48,8 @@ def compare(
 
     .. math:: z = \frac{\overline{x_{judge} - x_{description}}}{s / \sqrt{R}}
 
-    over R replicas. All are saved on one time axis: where any description goes in steps, at the steps nearest to the
+    over R replicas, where s is the standard deviation of the replicas at one time, or its root mean square over the
+    neighbouring times if that is larger. All are saved on one time axis: where any description goes in steps, at the steps nearest to the
     times asked, at which limit theories are evaluated as well; where none does, at the very times asked.
 
     On a data set (`Samples` with target directions) `DirectSGD` is the judge, and the other descriptions follow the
