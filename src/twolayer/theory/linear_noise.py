@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, Moments
 from twolayer.problem import BlockFrame, BlockOverlaps, Overlaps, Problem
