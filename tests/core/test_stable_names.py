@@ -29,19 +29,14 @@ def test_two_processes_give_the_same_name():
     program = (
         "import twolayer as tl; from twolayer.core.stable_names import digest\n"
         "problem = tl.Problem(tl.Committee(2, 'erf'), tl.Student(2, 'erf'), tl.Gaussian(d=50), noise=0.1)\n"
-        "print(digest(problem, lambda x: x in {'a', 'b', 'c'})"
+        "print(digest(problem, lambda x: x in {'a', 'b', 'c'}))"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-        )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    names = {
+        subprocess.check_output([sys.executable, "-c", program], env=environment | {"PYTHONHASHSEED": seed})
         for seed in ("1", "2")
-    ]
-    assert len({run.stdout for run in runs}) == 1
+    }
+    assert len(names) == 1
 
 
 @pytest.mark.parametrize(
