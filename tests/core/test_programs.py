@@ -186,6 +186,31 @@ print(seen.count("/jax/compilation_cache/cache_hits"), seen.count("/jax/compilat
     assert end(start(program, tmp_path)) == [misses, "0", value]
 
 
+TRACED = """
+import twolayer as tl
+import jax
+def own(x):
+    return jax.numpy.tanh(SLOPE * x)
+SLOPE = VALUE
+problem = tl.Problem(tl.SingleIndex("z"), tl.Student(1, own), tl.Gaussian(30))
+known = tl.DirectSGD().applies(problem, tl.SGD(0.1))  # looks at values of the function
+seen = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+result = tl.evolve(problem, tl.SGD(0.1), tl.DirectSGD(), until=0.1, replicas=2, progress=False)
+print(sum("jaxpr_to_mlir" in event for event in seen), repr(float(result.Q.sum())))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_lowers_nothing_again_unless_a_function_has_changed(tmp_path):
+    """The programs are found before anything is traced; a number that a function of the user refers to counts."""
+    text = TRACED.replace("VALUE", "1.0")
+    (first, value), (second, again) = (end(start(text, tmp_path)) for _ in range(2))
+    assert int(first) >= 5 and int(second) == 0 and again == value
+    lowered, changed = end(start(TRACED.replace("VALUE", "2.0"), tmp_path))
+    assert int(lowered) >= 3 and changed != value
+
+
 @pytest.mark.slow
 def test_no_cache_where_it_is_off_or_cannot_be(tmp_path):
     missing = tmp_path / "file"

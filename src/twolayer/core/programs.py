@@ -32,6 +32,8 @@ HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": Fal
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 # Random numbers of one row, such as a replica, that such a program draws in less time than it saves, for many rows.
 FEW = 1e4
+# Programs of one function that a process holds, each of which takes several memory maps; the first ones go.
+MANY = 256
 # Settings of JAX under which programs are other ones, or do other things than compute.
 SETTINGS = (
     *("jax_enable_x64", "jax_threefry_partitionable", "jax_default_matmul_precision", "jax_default_prng_impl"),
@@ -199,9 +201,12 @@ class KeptProgram(Generic[P, R]):
             return None, []
         if not known:
             with self._lock:
-                if key not in self._programs:
-                    self._programs[key] = self._found(args, kwargs, arrays)
-        return self._programs[key], arrays
+                program = self._programs.get(key) or self._found(args, kwargs, arrays)
+                while len(self._programs) >= MANY:
+                    del self._programs[next(iter(self._programs))]
+                self._programs[key] = program
+                return program, arrays
+        return self._programs.get(key), arrays
 
     def _place(self, kind: str, args: Any, kwargs: Any) -> Path | None:
         """Where something about the program of some arguments is kept; None if it has no name."""
