@@ -425,7 +425,7 @@ def _replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " repl
 
 
 @KeptProgram
-def _keys(seed: np.ndarray, replicas: np.ndarray) -> Key[Array, " replicas"]:
+def _keys(seed: np.ndarray | Array, replicas: np.ndarray | Array) -> Key[Array, " replicas"]:
     return jax.vmap(partial(jax.random.fold_in, key_of(seed)))(jnp.asarray(replicas))
 
 

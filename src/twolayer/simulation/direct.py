@@ -262,7 +262,7 @@ def _with_frozen(advance: _AdvanceWeights, frozen: Frozen) -> Advance:
 
 
 @KeptProgram
-def _chosen(keys: Array, members: np.ndarray) -> Array:
+def _chosen(keys: Array, members: np.ndarray | Array) -> Array:
     return keys[jnp.asarray(members)]
 
 
