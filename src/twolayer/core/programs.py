@@ -238,16 +238,17 @@ class KeptProgram(Generic[P, R]):
         dynamic, static = eqx.partition((args, kwargs), eqx.is_array)
         structure = jax.tree.structure(dynamic)
         results: list[Any] = []
+        function: Any = self._function
 
         def of_arrays(*given: Any) -> list[Any]:
             own_args, own_kwargs = eqx.combine(jax.tree.unflatten(structure, given), static)
-            found, rest = eqx.partition(self._function(*own_args, **own_kwargs), eqx.is_array)
+            found, rest = eqx.partition(function(*own_args, **own_kwargs), eqx.is_array)
             leaves, form = jax.tree.flatten(found)
             places = jax.tree.unflatten(form, [_Place(number) for number in range(len(leaves))])
             results.append(eqx.combine(places, rest, is_leaf=lambda x: isinstance(x, _Place)))
             return leaves
 
-        options = {"compiler_options": _known(self._options)} if self._options else {}
+        options: Any = {"compiler_options": _known(self._options)} if self._options else {}
         lowered = jax.jit(of_arrays, **options).lower(*arrays)
         with _without_cache_of_jax():
             program = lowered.compile()
@@ -288,7 +289,7 @@ def _without_cache_of_jax() -> Iterator[None]:
         compilation_cache.reset_cache()  # JAX looks at the setting once
 
     with _one_at_a_time:
-        before = jax.config.jax_enable_compilation_cache
+        before = bool(getattr(jax.config, "jax_enable_compilation_cache", True))
         use(False)
         try:
             yield
@@ -300,7 +301,8 @@ def _without_cache_of_jax() -> Iterator[None]:
 def _jitted(function: Callable[..., Any], options: tuple[tuple[str, Any], ...]) -> Any:
     import equinox as eqx
 
-    return eqx.filter_jit(function, **({"compiler_options": _known(options)} if options else {}))
+    with_options: Any = {"compiler_options": _known(options)} if options else {}
+    return eqx.filter_jit(function, **with_options)
 
 
 def _settings() -> tuple[str, ...]:

@@ -167,7 +167,7 @@ class _Description:
         """Describe a module of Equinox, another data class or a named tuple by its class and its fields."""
         self._of_place(type(thing), type(thing).__module__)
         is_tuple = isinstance(thing, tuple)
-        names = type(thing)._fields if is_tuple else [field.name for field in dataclasses.fields(thing)]
+        names = getattr(thing, "_fields", ()) if is_tuple else [field.name for field in dataclasses.fields(thing)]
         if is_tuple and len(names) != len(thing):
             raise Nameless(type(thing).__qualname__)
         for name in names:

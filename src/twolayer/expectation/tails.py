@@ -25,8 +25,8 @@ def target_values(target: AbstractTarget, fields: Float[np.ndarray, "*n k"]) -> 
 
 
 @KeptProgram
-def _target_values(target: AbstractTarget, fields: Float[Array, "n k"]) -> Float[Array, " n"]:
-    return target(fields)
+def _target_values(target: AbstractTarget, fields: Float[np.ndarray | Array, "n k"]) -> Float[Array, " n"]:
+    return target(jnp.asarray(fields))
 
 
 def tail_share(target: AbstractTarget, reach: float) -> float:
