@@ -14,7 +14,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 import twolayer as tl
-from twolayer.data.deviation import threshold
+from twolayer.data.deviation import sharing, threshold
 from twolayer.live import live_program
 
 PACKAGE = Path(tl.__file__).parent
@@ -130,7 +130,7 @@ FIGURES = {
 
 def allowed(figure: dict) -> float:
     """The standard errors that chance alone reaches in one figure of 1000."""
-    return threshold(figure["replicas"], figure["points"])
+    return threshold(figure["replicas"], figure["points"], sharing(figure["points"] + 1))
 
 
 def program(name: str) -> str:

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Key
 from twolayer.compiler.row_blocks import alike, as_key, in_blocks
 from twolayer.core.errors import InvalidInput, WrongArguments, nearest, shown
 from twolayer.core.memory_limit import available_memory, bytes_in_words
-from twolayer.core.program_cache import QuickProgram
-from twolayer.core.random import replica_key
+from twolayer.core.programs import KeptProgram, QuickProgram
+from twolayer.core.random import key_of, seed_data
 from twolayer.description import AbstractDescription, Plan
 from twolayer.problem import BlockFrame, Overlaps, Problem
 from twolayer.specification.codec import content_hash, to_json
@@ -29,6 +29,8 @@ from twolayer.training import SGD, Schedule, tasks_of
 
 MAX_STEPS = 10**12
 MAX_POINTS = 10**6
+# Replicas of a comparison unless said otherwise, and the largest p + k at which as many starts cost nothing.
+USUAL, NARROW = 16, 64
 # How often the overlaps of a result are held: as they are made, blanked where runs diverged, and labelled.
 COPIES = 4
 Training = SGD | Schedule
@@ -419,12 +421,18 @@ def _plan(
 
 
 def _replica_keys(seed: int, replicas: int, first: int = 0) -> Key[Array, " replicas"]:
-    return jax.vmap(lambda replica: replica_key(seed, replica))(jnp.arange(first, first + replicas))
+    return _keys(seed_data(seed), np.arange(first, first + replicas))
+
+
+@KeptProgram
+def _keys(seed: np.ndarray | Array, replicas: np.ndarray | Array) -> Key[Array, " replicas"]:
+    return jax.vmap(partial(jax.random.fold_in, key_of(seed)))(jnp.asarray(replicas))
 
 
 def first_start(problem: Problem, seed: int = 0) -> Overlaps:
-    """The start of the first replica of a seed."""
-    return jax.device_get(_drawn(problem, _replica_keys(seed, 1))).replica(0)
+    """The start of the first replica of a seed, by the program that draws those of a comparison."""
+    replicas = USUAL if problem.p + problem.k <= NARROW else 1
+    return jax.device_get(_drawn(problem, _replica_keys(seed, replicas))).replica(0)
 
 
 def _drawn(problem: Problem, keys: Key[Array, " replicas"]) -> Overlaps:

@@ -7,13 +7,13 @@ which the engines compute; a simulation takes those of its samples.
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.precision import double
+from twolayer.core.programs import KeptProgram
 from twolayer.description import AbstractDescription, Applies, Exactness, Plan, Record, Status, first_crossings
 from twolayer.expectation import Auto, Chosen, in_parts, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem, Square
@@ -69,7 +69,7 @@ def _fits_of_rows(
     return in_parts(lambda part: _population_fit(variant, *setting, P, part), rows)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _population_fit(
     engine: Chosen, problem: Problem, fit: RidgeRegression, P: Float[Array, "k k"], rows: list[Array]
 ) -> Float[Array, "rows p"]:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from twolayer.core import program_cache
+from twolayer.core import program_cache, programs
 from twolayer.core.program_cache import INDEX, ProgramCache
 
 
@@ -186,6 +186,31 @@ print(seen.count("/jax/compilation_cache/cache_hits"), seen.count("/jax/compilat
     assert end(start(program, tmp_path)) == [misses, "0", value]
 
 
+TRACED = """
+import twolayer as tl
+import jax
+def own(x):
+    return jax.numpy.tanh(SLOPE * x)
+SLOPE = VALUE
+problem = tl.Problem(tl.SingleIndex("z"), tl.Student(1, own), tl.Gaussian(30))
+known = tl.DirectSGD().applies(problem, tl.SGD(0.1))  # looks at values of the function
+seen = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: seen.append(event))
+result = tl.evolve(problem, tl.SGD(0.1), tl.DirectSGD(), until=0.1, replicas=2, progress=False)
+print(sum("jaxpr_to_mlir" in event for event in seen), repr(float(result.Q.sum())))
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_lowers_nothing_again_unless_a_function_has_changed(tmp_path):
+    """The programs are found before anything is traced; a number that a function of the user refers to counts."""
+    text = TRACED.replace("VALUE", "1.0")
+    (first, value), (second, again) = (end(start(text, tmp_path)) for _ in range(2))
+    assert int(first) >= 5 and int(second) == 0 and again == value
+    lowered, changed = end(start(TRACED.replace("VALUE", "2.0"), tmp_path))
+    assert int(lowered) >= 3 and changed != value
+
+
 @pytest.mark.slow
 def test_no_cache_where_it_is_off_or_cannot_be(tmp_path):
     missing = tmp_path / "file"
@@ -211,7 +236,7 @@ def test_a_cache_of_the_user_stays(tmp_path):
 def test_damaged_programs_are_compiled_again(tmp_path):
     """A damage that keeps the size is noticed by JAX, which says so; the numbers are the same."""
     _, misses, risk = run(tmp_path)
-    entries = [path for path in Path(tmp_path).glob("*/shared/*-cache")]
+    entries = [path for kind in ("program-*", "*-cache") for path in Path(tmp_path).glob(f"*/shared/{kind}")]
     for entry in entries[: len(entries) // 2]:
         entry.write_bytes(entry.read_bytes()[:10])
     hits, misses_again, risk_again = run(tmp_path)
@@ -248,14 +273,14 @@ def test_native_code_is_kept_and_made_again_where_it_is_damaged(tmp_path):
 def test_an_option_that_this_compiler_does_not_know_is_left_out():
     """XLA refuses options of other versions; those that it knows stay."""
     level = ("xla_backend_optimization_level", 0)
-    assert program_cache._known((level, ("xla_option_of_another_version", True))) == dict([level])
-    assert program_cache._known((("xla_option_of_another_version", True),)) == {}
+    assert programs._known((level, ("xla_option_of_another_version", True))) == dict([level])
+    assert programs._known((("xla_option_of_another_version", True),)) == {}
 
 
 def test_quick_programs_compute_the_same_alone_and_within_others():
     """With options of its own at the top; inlined where a function with or without traced arguments calls it."""
 
-    @program_cache.QuickProgram
+    @programs.QuickProgram
     def power(x, n: int):
         """Its words."""
         return jnp.sum(jnp.sin(x) ** n)
@@ -272,7 +297,7 @@ def test_quick_programs_compute_the_same_alone_and_within_others():
         assert float(value) == pytest.approx(wanted, rel=1e-6)  # single precision is enough to tell them apart
     assert float(jax.grad(lambda y: power(y, 1))(x)[0]) == pytest.approx(1.0)
     with pytest.raises(ValueError, match="of the function"):
-        program_cache.QuickProgram(_refusing)(x)
+        programs.QuickProgram(_refusing)(x)
     assert "sine" in power.lower(x, 3).as_text()
 
 

@@ -11,7 +11,7 @@ import xarray as xr
 
 import twolayer as tl
 from tests.live.conftest import FOLDER
-from twolayer.data.deviation import OUTCOMES, judge_description, threshold
+from twolayer.data.deviation import OUTCOMES, judge_description, sharing, threshold
 from twolayer.live import live_program
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
@@ -159,7 +159,7 @@ def test_a_verdict_has_the_words_and_the_rule_of_the_package(page):
     assert page.evaluate("twolayerLive.OUTCOMES") == OUTCOMES
     found = []
     for runs, theory in cases():
-        limit = threshold(len(runs), runs.shape[1] - 1)
+        limit = threshold(len(runs), runs.shape[1] - 1, sharing(runs.shape[1]))
         texts = [json.dumps(np.where(np.isfinite(x), x, None).tolist()) for x in (runs, theory)]
         script = "([a, b, c]) => twolayerLive.judge(JSON.parse(a), JSON.parse(b), c)"
         theirs = page.evaluate(script, [*texts, limit])

@@ -21,6 +21,7 @@ from twolayer.compiler.native import Kernel, compiled, source
 from twolayer.compiler.scalar import Program, Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.machine import cores
+from twolayer.core.programs import KeptProgram
 from twolayer.core.types import Numbers
 
 # Operations of a step beyond which compiling it takes longer than it saves.
@@ -48,7 +49,7 @@ def counter(step: Array) -> tuple[Any, Any]:
     return (step & 0xFFFFFFFF).astype(jnp.uint32), (step >> 32).astype(jnp.uint32)
 
 
-@eqx.filter_jit
+@KeptProgram
 def by_vectors(
     program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
 ) -> list[Array]:
@@ -62,7 +63,7 @@ def by_vectors(
     return jax.lax.fori_loop(jnp.asarray(first), jnp.asarray(last), body, state)
 
 
-@eqx.filter_jit
+@KeptProgram
 def by_kernel(
     program: WrittenOut, state: list[Any], fixed: list[Any], words: list[Any], first: Numbers, last: Numbers
 ) -> list[Array]:

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from twolayer.compiler.loops import on_all_cores
 from twolayer.core.precision import double
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 
 # Rows of a block on a CPU and on a GPU, and blocks of one call.
 WIDTH, GPU_WIDTH = 32, 1024

@@ -382,8 +382,8 @@ def _gather(writer: Writer, equation: Any, x: np.ndarray, index: np.ndarray) -> 
     """Index an array at constant indices: JAX applies the operation to the positions of its entries."""
     if any(node.number is not None for node in index.ravel()):
         raise Unsupported("gather at indices that are computed")
-    positions = jax.numpy.arange(x.size).reshape(x.shape)
-    where = jax.numpy.asarray(np.array([node.value for node in index.ravel()]).reshape(index.shape))
+    positions = np.arange(x.size).reshape(x.shape)
+    where = np.array([node.value for node in index.ravel()]).reshape(index.shape)
     parameters = dict(equation.params) | {"fill_value": None}
     with jax.ensure_compile_time_eval():
         gathered = np.asarray(equation.primitive.bind(positions, where, **parameters))

@@ -1,4 +1,4 @@
-"""Programs that run once are compiled in haste, and all are kept on disk, so that a second process compiles none.
+"""The cache of compiled programs on disk, so that a second process compiles none.
 
 JAX has a cache for this, but it writes an entry in place and never again: a process that reads while another one writes
 would see half an entry, and a process that is killed while it writes would leave half an entry for good. So every
@@ -16,24 +16,10 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from functools import cache, lru_cache, update_wrapper
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-if TYPE_CHECKING:
-    from jax.stages import Lowered
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-# With these options XLA compiles in half of the time, to programs that take several times longer; not every version of
-# it knows all of them.
-HASTE = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
-# With this one it compiles large programs of many small operations in about half of the time, to as fast ones.
-QUICK = {"xla_cpu_use_fusion_emitters": False}
-# Random numbers of one row, such as a replica, that such a program draws in less time than it saves, for many rows.
-FEW = 1e4
 # Bytes; the oldest entries go, since programs that have changed are never asked for again.
 LIMIT = 2**30
 # Seconds after which folders are removed: those of processes of other machines that share the disk, and those for
@@ -43,82 +29,6 @@ FORGOTTEN, UNUSED = 7 * 86400.0, 90 * 86400.0
 LEVEL_OF_JAX, FATAL = "1", "3"
 # The sizes of shared entries, one line each: one that has another size is damaged.
 INDEX = "sizes"
-
-
-def compiled_for(function: Callable[..., Any], numbers: int) -> Callable[..., Any]:
-    """Return the compiled function for one call that draws so many numbers for a row: in haste if they are few.
-
-    It does not depend on how many rows there are, since their numbers must not.
-    """
-    import jax
-
-    return compiled(function, numbers <= FEW and jax.default_backend() == "cpu")
-
-
-@cache
-def compiled(function: Callable[..., Any], in_haste: bool) -> Callable[..., Any]:
-    """Return the compiled function; in haste, XLA does not optimise it."""
-    import equinox as eqx
-
-    options: dict[str, Any] = {"compiler_options": _known(tuple(HASTE.items()))} if in_haste else {}
-    return eqx.filter_jit(function, **options)
-
-
-class QuickProgram(Generic[P, R]):
-    """A function that XLA compiles with the options `QUICK` on a CPU; within another compiled function it is inlined.
-
-    Fewer passes over the program are made, which pays for averages and equations, whose programs are large; loops over
-    many random numbers are left to the usual options.
-    """
-
-    def __init__(self, function: Callable[P, R]):
-        update_wrapper(self, function)
-        self._function = function
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        import jax
-        from jax.core import Tracer
-
-        is_within = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
-        if not is_within:
-            try:
-                return self._program(True)(*args, **kwargs)
-            except ValueError as error:  # all arguments are known, but another function is traced
-                if "top-level" not in str(error):
-                    raise
-        return self._program(False)(*args, **kwargs)
-
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> "Lowered":
-        """Lower the program for some arguments."""
-        return self._program(True).lower(*args, **kwargs).lowered
-
-    def _program(self, at_top: bool) -> Any:
-        import jax
-
-        return _quick(self._function, at_top and jax.default_backend() == "cpu")
-
-
-@cache
-def _quick(function: Callable[..., Any], with_options: bool) -> Callable[..., Any]:
-    import equinox as eqx
-
-    options: dict[str, Any] = {"compiler_options": _known(tuple(QUICK.items()))} if with_options else {}
-    return eqx.filter_jit(function, **options)
-
-
-@cache
-def _known(options: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
-    """Return those of the options that this version of XLA knows, by compiling an empty program with them."""
-    import jax
-
-    try:
-        jax.jit(lambda: (), compiler_options=dict(options)).lower().compile()
-    except jax.errors.JaxRuntimeError as error:
-        if "No such compile option" not in str(error):
-            raise
-        several = len(options) > 1
-        return {name: value for option in options for name, value in _known((option,)).items()} if several else {}
-    return dict(options)
 
 
 def cache_folder() -> Path:

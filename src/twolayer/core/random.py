@@ -41,7 +41,16 @@ def seed_key(seed: int) -> Key[Array, ""]:
     The data of the key are computed here, since JAX's function depends on ``jax_default_prng_impl`` and
     ``jax_random_seed_offset``.
     """
-    data = np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
+    return key_of(seed_data(seed))
+
+
+def seed_data(seed: int) -> np.ndarray:
+    """Return the two words of which `seed_key` is made."""
+    return np.array([seed >> 32, seed & 0xFFFFFFFF], dtype=np.uint32)
+
+
+def key_of(data: np.ndarray | Array) -> Key[Array, ""]:
+    """Return the key with some data."""
     return jax.random.wrap_key_data(jax.numpy.asarray(data), impl="threefry2x32")
 
 

@@ -5,8 +5,15 @@ dynamics. Its mean over R replicas has the standard error :math:`s/\sqrt R`. Two
 correct limit theory: single runs scatter by s, and, because the dynamics is not linear, scatter shifts the mean by
 about :math:`s^2` over the range of the variable.
 
-A description agrees when no deviation exceeds the threshold of Student's t at a family-wise false-alarm rate. Beyond
-it, the deviation is called a finite-d effect as long as that shift, or the scatter of a single run, can explain it.
+The scatter s at a time is the standard deviation of the replicas, or its root mean square over w neighbouring times
+if that is larger. A few replicas may coincide at one time by chance, and would then seem to have no scatter there.
+
+A description agrees when no deviation exceeds a threshold that chance exceeds in a fraction :math:`\alpha` of
+comparisons of N numbers. It is the larger one of two quantiles of Student's t. Neighbouring times may be all but the
+same number: then there are N/w tests with R - 1 degrees of freedom. Or they may be independent: then there are N tests
+with w (R - 1) degrees of freedom. Where the scatter changes so much from time to time that a single one makes up the
+mean square, this happens once in w times, as in the first case. Beyond the threshold, the deviation is called a
+finite-d effect as long as that shift, or the scatter of a single run, can explain it.
 """
 
 from collections.abc import Iterable
@@ -32,12 +39,16 @@ OUTCOMES = {
 }
 
 
+# Times that share their scatter: this part of all of them on each side, and at least one.
+NEIGHBOURS = 1 / 16
+
+
 class Deviation(NamedTuple):
     """The difference of one variable between a description and the judge (arrays: time, entries...)."""
 
     mean: Any
     standard_error: Any
-    scatter: Any
+    scatter: Any  # of single replicas, shared by neighbouring times
     shift: Any  # the size of the shift of the mean that finite d is expected to cause
     z: Any  # mean over standard error
     numerical: Any  # numerical error of both descriptions together
@@ -53,7 +64,7 @@ def deviation(judge: "xr.Dataset", description: "xr.Dataset", name: str) -> Devi
     replicas = difference.shape[0]
     numerical = numerical.reshape(numerical.shape + (1,) * (difference.ndim - 1 - numerical.ndim))
     mean = difference.mean(axis=0)
-    scatter = difference.std(axis=0, ddof=1) if replicas > 1 else np.full_like(mean, np.nan)
+    scatter = shared_scatter(difference.std(axis=0, ddof=1)) if replicas > 1 else np.full_like(mean, np.nan)
     standard_error = scatter / np.sqrt(replicas)
     both = np.concatenate([theirs.ravel(), ours.ravel()])
     spread = float(np.max(both) - np.min(both))
@@ -73,11 +84,34 @@ def _largest_entry(x: np.ndarray) -> np.ndarray:
     return np.max(np.nan_to_num(x), axis=axes, keepdims=True, initial=0.0) if axes else np.nan_to_num(x)
 
 
-def threshold(replicas: int, numbers: int) -> float:
-    """The deviation, in standard errors, that chance exceeds in a fraction FALSE_ALARM of comparisons."""
+def neighbours(times: int) -> int:
+    """How many times on each side of one share their scatter with it."""
+    return max(1, int(NEIGHBOURS * times))
+
+
+def sharing(times: int) -> int:
+    """How many times share one scatter, away from the first and the last."""
+    return max(1, min(times, 2 * neighbours(times) + 1))
+
+
+def shared_scatter(scatter: np.ndarray) -> np.ndarray:
+    """Raise the scatter at each time (the first axis) to its root mean square over the neighbouring times."""
+    times, reach = len(scatter), neighbours(len(scatter))
+    spans = (slice(max(0, time - reach), time + reach + 1) for time in range(times))
+    means = [np.mean(scatter[span] ** 2, axis=0) for span in spans]
+    return np.maximum(scatter, np.sqrt(np.reshape(means, scatter.shape)))
+
+
+def threshold(replicas: int, numbers: int, shared: int = 1) -> float:
+    """The deviation, in standard errors, that chance exceeds in a fraction FALSE_ALARM of comparisons at most.
+
+    ``shared`` of the numbers have one estimate of their scatter (see `sharing`).
+    """
     from scipy.special import stdtrit
 
-    return -float(stdtrit(max(1, replicas - 1), FALSE_ALARM / (2.0 * max(1, numbers))))
+    degrees, numbers = max(1, replicas - 1), max(1, numbers)
+    shared, chance = min(shared, numbers), FALSE_ALARM / (2.0 * numbers)
+    return -min(float(stdtrit(degrees, shared * chance)), float(stdtrit(shared * degrees, chance)))
 
 
 class Finding(NamedTuple):
@@ -126,7 +160,7 @@ def judge_description(
         reason = "one replica gives no standard error; ask for more replicas"
         return _undecided(description_name, judge_name, reason), deviations
     numbers = sum(int(np.isfinite(item.z).sum()) for item in deviations.values())
-    limit = threshold(replicas, numbers)
+    limit = threshold(replicas, numbers, sharing(judge.sizes["time"]))
     worst = {name: _worst(item) for name, item in deviations.items()}
     name = max(worst, key=lambda key: worst[key][0])
     z, index = worst[name]

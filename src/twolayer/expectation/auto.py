@@ -15,7 +15,7 @@ from twolayer.core.errors import InvalidInput, NotApplicable, nearest, shown
 from twolayer.core.estimate import Estimate
 from twolayer.core.memory_limit import check_size
 from twolayer.core.plain_methods import plain
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 from twolayer.core.same import Same
 from twolayer.expectation.all_fields import PREDICTIONS, ProductRule, SplitNets
 from twolayer.expectation.closed.bumps import Bumps
@@ -316,7 +316,7 @@ def _parts(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[s
 
 def operations(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...] = MOMENTS) -> float:
     """Operations of one evaluation of the moments by one variant, as the compiler counts them: a loop counts once."""
-    counts = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).cost_analysis() or {}
+    counts = _parts.counts(chosen.variants()[0], problem, overlaps, wanted)
     return counts.get("flops", 0.0) + TRANSCENDENTAL * counts.get("transcendentals", 0.0)
 
 
@@ -325,9 +325,7 @@ def temporary_bytes(chosen: Chosen, problem: Problem, overlaps: Overlaps, wanted
 
     The program is that of `estimate`; nothing is compiled after it.
     """
-    compiled = _parts.lower(chosen.variants()[0], problem, overlaps, wanted).compile()
-    layout = compiled.memory_analysis()
-    return 0.0 if layout is None else float(layout.temp_size_in_bytes + layout.output_size_in_bytes)
+    return _parts.held_bytes(chosen.variants()[0], problem, overlaps, wanted)
 
 
 def risk_along(

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float
 from scipy.special import gammaln
 
 from twolayer.core.precision import double
+from twolayer.core.programs import KeptProgram
 from twolayer.core.types import Numbers
 from twolayer.problem import AbstractTarget, Overlaps, Problem
 
@@ -20,13 +20,13 @@ def target_values(target: AbstractTarget, fields: Float[np.ndarray, "*n k"]) -> 
     firsts = range(0, len(rows), AT_ONCE)
     with double():
         members = [np.minimum(np.arange(first, first + AT_ONCE), len(rows) - 1) for first in firsts]
-        values = [np.asarray(_target_values(target, jnp.asarray(rows[part]))) for part in members]
+        values = [np.asarray(_target_values(target, rows[part])) for part in members]
     return np.concatenate(values)[: len(rows)].reshape(fields.shape[:-1])
 
 
-@eqx.filter_jit
-def _target_values(target: AbstractTarget, fields: Float[Array, "n k"]) -> Float[Array, " n"]:
-    return target(fields)
+@KeptProgram
+def _target_values(target: AbstractTarget, fields: Float[np.ndarray | Array, "n k"]) -> Float[Array, " n"]:
+    return target(jnp.asarray(fields))
 
 
 def tail_share(target: AbstractTarget, reach: float) -> float:

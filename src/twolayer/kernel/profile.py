@@ -18,13 +18,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from twolayer.core.errors import ComputationFailed, shown
 from twolayer.core.precision import double
+from twolayer.core.programs import KeptProgram
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import pair
 from twolayer.problem import AbstractActivation
@@ -126,6 +126,6 @@ def _averages(
     return values[:, 0], values[:, 2]
 
 
-@eqx.filter_jit
+@KeptProgram
 def _pairs(activation: AbstractActivation, covariances: Any, panel: QuadratureRule) -> Any:
     return jax.vmap(lambda C: pair(activation, activation, C, panel))(covariances)

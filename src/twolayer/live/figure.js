@@ -184,8 +184,17 @@ const twolayerLive = (() => {
     "finite-d effect": "SGD follows the theory up to a finite-d effect",
     differs: "SGD differs from the theory",
   };
-  const [ROUNDING, WEAK] = [1e-12, 0.5];
+  const [ROUNDING, WEAK, NEIGHBOURS] = [1e-12, 0.5, 1 / 16];
   const NEGLIGIBLE = 1e-6;
+
+  /** Raise the scatter at each place to its root mean square over the neighbouring places. */
+  function sharedScatter(scatter) {
+    const reach = Math.max(1, Math.floor(NEIGHBOURS * scatter.length));
+    return scatter.map((own, place) => {
+      const near = scatter.slice(Math.max(0, place - reach), place + reach + 1);
+      return Math.max(own, Math.sqrt(mean(near.map((value) => value ** 2))));
+    });
+  }
 
   /**
    * Compare one quantity of runs with a theory, a limit of large d, from the same starts.
@@ -199,10 +208,11 @@ const twolayerLive = (() => {
     const spread = all.reduce((a, b) => Math.max(a, b)) - all.reduce((a, b) => Math.min(a, b));
     const numerical = ROUNDING * Math.max(1, spread);
     let [worst, missed, beyond, widest] = [{ errors: 0, place: 0, size: 0, scatter: 0 }, 0, 0, 0];
-    for (let place = 0; place < runs[0].length; place++) {
-      const gaps = runs.map((run, n) => run[place] - theory[theory.length > 1 ? n : 0][place]);
-      const [size, stderr] = [Math.abs(mean(gaps)), error(gaps)];
-      const scatter = stderr * Math.sqrt(runs.length);
+    const gapsAt = (place) => runs.map((run, n) => run[place] - theory[theory.length > 1 ? n : 0][place]);
+    const gaps = Array.from(runs[0], (_, place) => gapsAt(place));
+    const scatters = sharedScatter(gaps.map((values) => error(values) * Math.sqrt(runs.length)));
+    for (const [place, scatter] of scatters.entries()) {
+      const [size, stderr] = [Math.abs(mean(gaps[place])), scatter / Math.sqrt(runs.length)];
       // Scatter at one time shifts the mean at later times, by its square over the range, and no more than by itself.
       widest = Math.max(widest, scatter);
       const shift = Math.min(widest ** 2 / Math.max(spread, ROUNDING), widest);

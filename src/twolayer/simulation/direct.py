@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,7 @@ from jaxtyping import Array, Float, Key, UInt
 
 from twolayer.compiler.draws import four_normals, four_of, noise_normal, noise_normals
 from twolayer.compiler.loops import backend_here
-from twolayer.core.program_cache import compiled_for
+from twolayer.core.programs import KeptProgram, compiled_for
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.description import (
     AbstractDescription,
@@ -188,7 +187,7 @@ class DirectSGD(AbstractDescription):
             starts = jax.tree.map(np.asarray, plan.starts).replica(members)
             numbers = problem.d * (problem.p + problem.k + (training.set_size(problem) or 0))
             prepare = compiled_for(_prepare, numbers)
-            weights, frozen = prepare(self.draws, problem, training, starts, plan.keys[members])
+            weights, frozen = prepare(self.draws, problem, training, starts, _chosen(plan.keys, members))
             advances = [_with_frozen(driver.advance, frozen) for driver in drivers]
             return Stepper(
                 weights,
@@ -262,6 +261,11 @@ def _with_frozen(advance: _AdvanceWeights, frozen: Frozen) -> Advance:
     return lambda weights, first, last: advance(weights, frozen, first, last)
 
 
+@KeptProgram
+def _chosen(keys: Array, members: np.ndarray | Array) -> Array:
+    return keys[jnp.asarray(members)]
+
+
 def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, keys: Array) -> tuple[Weights, Frozen]:
     """Weights and fixed data of a group of replicas."""
     size = training.set_size(problem)
@@ -287,7 +291,7 @@ def _prepare(draws: str, problem: Problem, training: SGD, overlaps: Overlaps, ke
     return jax.lax.map(lambda row: one(*row), (Q, M, overlaps.a, keys))
 
 
-@eqx.filter_jit
+@KeptProgram
 def _measure(problem: Problem, ranks: tuple[int, ...] | None, weights: Weights, frozen: Frozen) -> dict[str, Array]:
     """Overlaps, second layer, and the risk over the fixed set, which is zero where there is none.
 
@@ -415,7 +419,7 @@ def _updates(problem: Problem, training: SGD, weights: Weights, frozen: Frozen, 
     return follow(weights)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _advance(
     draws: str, problem: Problem, training: SGD, weights: Weights, frozen: Frozen, before: Any, after: Any
 ) -> Weights:
@@ -466,7 +470,7 @@ def _advance(
     return jax.lax.fori_loop(first, last, lambda index, weights: replicas(weights, frozen, jnp.asarray(index)), weights)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _fitted(
     draws: str, problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Array, step: Any
 ) -> Float[Array, "replicas p"]:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from twolayer.compiler.loops import Loop, WrittenOut, as_rows, counter, from_rows, sums_by_kernel
 from twolayer.compiler.scalar import scalarize
 from twolayer.core.linalg import cholesky
-from twolayer.core.program_cache import compiled
+from twolayer.core.programs import KeptProgram, compiled
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
@@ -318,4 +318,4 @@ def advance_written(loop: Loop, run: RunState, first: Numbers, last: Numbers) ->
 
 
 # For loops that JAX compiles: the rows are divided and joined in the same compiled program.
-advance_compiled = eqx.filter_jit(advance_written)
+advance_compiled = KeptProgram(advance_written)

@@ -4,7 +4,6 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from twolayer.compiler.row_blocks import alike, as_key, if_hashable
 from twolayer.compiler.scalar import Unsupported
 from twolayer.core.errors import NotApplicable
 from twolayer.core.plain_methods import plain
+from twolayer.core.programs import KeptProgram
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.same import Same
 from twolayer.description import (
@@ -292,7 +292,7 @@ def _advance_running(advance: Advance, is_running: np.ndarray, run: RunState, fi
     return jax.tree.map(replaced, run, part)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresholds: Any) -> RunState:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> RunState:
         return begun(setting, watch, Overlaps(Q, M, starts.P, a), key, thresholds)
@@ -308,7 +308,7 @@ def _begin(setting: Setting, watch: Watch, starts: Overlaps, keys: Array, thresh
     return jax.vmap(one)(starts.Q, starts.M, starts.a, keys, jnp.asarray(thresholds))
 
 
-@eqx.filter_jit
+@KeptProgram
 def _measured(setting: Setting, run: RunState) -> dict[str, Array]:
     def one(run: RunState) -> dict[str, Array]:
         overlaps = overlaps_of(setting, run.state)
@@ -321,7 +321,7 @@ def _measured(setting: Setting, run: RunState) -> dict[str, Array]:
     return jax.vmap(one)(run)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _fitted(problem: Problem, fit: RidgeRegression, starts: Overlaps, keys: Array, step: Any) -> Array:
     """The second layers of all replicas, each fitted on fresh samples of a step: fields are drawn, and no input is."""
     p, k, n, several = problem.p, problem.k, fit.samples or 1, problem.numbers_of_label

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import root
+from twolayer.core.programs import KeptProgram
 from twolayer.description import ROW, Applies, Exactness, Plan, Record, Watch, by_block, seen_by_fields
 from twolayer.expectation import Auto, Chosen, risks_of
 from twolayer.expectation.gaussian_moments import student_weights
@@ -373,7 +374,7 @@ class _Setting(eqx.Module):
         return overlaps, self.engine.parts(self.problem, overlaps.of_fields, ("excess_risk",))["excess_risk"]
 
 
-@eqx.filter_jit
+@KeptProgram
 def _begin(training: SGD, watched: int, starts: Overlaps, thresholds: Any) -> _RunState:
     blocks = starts.blocks
 
@@ -389,7 +390,7 @@ def _begin(training: SGD, watched: int, starts: Overlaps, thresholds: Any) -> _R
     return jax.vmap(one)(jnp.asarray(rows.Q), jnp.asarray(rows.M), jnp.asarray(starts.a), jnp.asarray(thresholds))
 
 
-@eqx.filter_jit
+@KeptProgram
 def _measured(target: Any, run: _RunState) -> dict[str, Array]:
     overlaps = jax.vmap(lambda frame: _named(overlaps_of(frame, target)))(run.frame)
     return {**overlaps, "crossing": run.crossing}
@@ -403,7 +404,7 @@ def _named(overlaps: Overlaps) -> dict[str, Array]:
     return rows | {"Q_block": jnp.asarray(overlaps.blocks.Q), "M_block": jnp.asarray(overlaps.blocks.M)}
 
 
-@eqx.filter_jit
+@KeptProgram
 def _advance(setting: _Setting, run: _RunState, first: Any, last: Any) -> _RunState:
     """Advance all replicas from one step to another."""
     problem, training, target, watch = setting.problem, setting.training, setting.target, setting.watch

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.errors import InvalidInput, NotApplicable
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 from twolayer.core.types import NumbersLike
 from twolayer.expectation import MOMENTS, Auto, Chosen, Cloud, Moments, MonteCarlo
 from twolayer.expectation.gaussian_moments import FORCES

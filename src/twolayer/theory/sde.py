@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jaxtyping import Array, Int
 
 from twolayer.compiler.loops import WrittenOut, as_rows, from_rows, loop_here, written
 from twolayer.core.errors import NotApplicable
+from twolayer.core.programs import KeptProgram
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Number
 from twolayer.description import Applies, Exactness, Plan, Record, Watch, blanked, by_block, seen_by_fields
@@ -204,7 +204,7 @@ class _Begun(NamedTuple):
     words: Any  # two words of a key for each path
 
 
-@eqx.filter_jit
+@KeptProgram
 def _begin(setting: PathSetting, starts: Overlaps, keys: Array, thresholds: Any) -> _Begun:
     def one(Q: Array, M: Array, a: Array, key: Array, thresholds: Array) -> _Begun:
         words = jax.random.key_data(purpose_key(key, Purpose.PATHS)).astype(jnp.uint32)

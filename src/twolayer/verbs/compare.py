@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from twolayer.ask import Ask, AskFields, RunSpec, Training, make_plan
+from twolayer.ask import USUAL, Ask, AskFields, RunSpec, Training, make_plan
 from twolayer.core import interrupts
 from twolayer.core.checkpoint import Checkpoint
 from twolayer.core.errors import ComputationFailed, InvalidInput, takes_these
@@ -48,8 +48,10 @@ def compare(
 
     .. math:: z = \frac{\overline{x_{judge} - x_{description}}}{s / \sqrt{R}}
 
-    over R replicas. All are saved on one time axis: where any description goes in steps, at the steps nearest to the
-    times asked, at which limit theories are evaluated as well; where none does, at the very times asked.
+    over R replicas, where s is the standard deviation of the replicas at one time, or its root mean square over the
+    neighbouring times if that is larger. All are saved on one time axis: where any description goes in steps, at the
+    steps nearest to the times asked, at which limit theories are evaluated as well; where none does, at the very times
+    asked.
 
     On a data set (`Samples` with target directions) `DirectSGD` is the judge, and the other descriptions follow the
     Gaussian equivalent of the data. A simulation of the equivalent beside it, ``DirectSGD(equivalent=True)`` or
@@ -83,7 +85,7 @@ def compare(
     members = tuple(map(check, descriptions))
     if not members:
         raise InvalidInput("Argument `descriptions` must name at least one description.")
-    asked = Ask.of(ask, fields, replicas=16)
+    asked = Ask.of(ask, fields, replicas=USUAL)
     if asked.stop_at_threshold:
         raise InvalidInput(
             "Argument `stop_at_threshold` is for `evolve`: a comparison follows every description to the end."

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.ask import Training
+from twolayer.core.programs import KeptProgram
 from twolayer.description import Applies, Exactness, Plan, Record, seen_by_fields
 from twolayer.expectation import Chosen, choose, in_parts, risk_along
 from twolayer.problem import Gaussian, Overlaps, Problem
@@ -116,7 +116,7 @@ def _slopes(
     return in_parts(lambda part: _slopes_of_rows(variant, data, P, part), rows).reshape(a.shape[:2])
 
 
-@eqx.filter_jit
+@KeptProgram
 def _slopes_of_rows(variant: Chosen, problem: Problem, P: Any, rows: list[Array]) -> Float[Array, " rows"]:
     def risk(Q: Array, M: Array, a: Array) -> Array:
         return variant.parts(problem, Overlaps(Q, M, P, a), ("excess_risk",))["excess_risk"]

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from twolayer.core.errors import InvalidInput, nearest, shown, takes_these
 from twolayer.core.estimate import Estimate
 from twolayer.core.precision import double
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 from twolayer.core.random import replica_key
 from twolayer.core.text import Text, table
 from twolayer.data.provenance import Question, provenance

@@ -16,7 +16,17 @@ both to first order):
 import numpy as np
 from jaxtyping import Float
 
-from twolayer.data.deviation import FALSE_ALARM, ROUNDING, WEAK, Finding, head_of, outcome_of, threshold
+from twolayer.data.deviation import (
+    FALSE_ALARM,
+    ROUNDING,
+    WEAK,
+    Finding,
+    head_of,
+    outcome_of,
+    shared_scatter,
+    sharing,
+    threshold,
+)
 
 # How much a lazy network may be off, times sqrt(p): half of the deviation of a share of the Gram matrix, and half of
 # the density of fields at zero, which multiplies the weights' way.
@@ -47,9 +57,9 @@ def judge_networks(
     scale = np.maximum(predicted[:, :1], ROUNDING)
     runs = len(trained)
     gap = np.abs(trained.mean(axis=0) - predicted) / scale
-    scatter = trained.std(axis=0, ddof=1) / scale if runs > 1 else np.zeros_like(gap)
+    scatter = shared_scatter(trained.std(axis=0, ddof=1).T).T / scale if runs > 1 else np.zeros_like(gap)
     standard_error = scatter / np.sqrt(runs)
-    limit = threshold(runs, gap.size) if runs > 1 else 0.0
+    limit = threshold(runs, gap.size, sharing(gap.shape[1])) if runs > 1 else 0.0
     allowed = error / scale + ROUNDING + limit * standard_error
     effect = width_effect(width, ways)[:, None]
     place = tuple(int(i) for i in np.unravel_index(int(np.argmax(gap - allowed - effect)), gap.shape))

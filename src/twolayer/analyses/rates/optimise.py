@@ -13,6 +13,7 @@ from twolayer.analyses.tasks.planning import best_plan
 from twolayer.ask import Ask, make_plan, reads_ask
 from twolayer.core.errors import ComputationFailed, InvalidInput, NotApplicable, takes_these
 from twolayer.core.precision import double
+from twolayer.core.programs import KeptProgram
 from twolayer.core.text import Text
 from twolayer.data.provenance import Question, provenance
 from twolayer.data.schema import Schema, Variable, add_kind, check_kind, kind_of, label
@@ -284,7 +285,7 @@ def _first_span(goal: Callable[..., Any], rate: float, pieces: int) -> float:
     raise ComputationFailed("The excess risk does not reach the threshold at the learning rate that was given.", None)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _goal(
     engine: Chosen,
     problem: Problem,

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from jaxtyping import Array, Float
 
 from twolayer.core.errors import ComputationFailed
 from twolayer.core.estimate import Estimate
+from twolayer.core.programs import KeptProgram
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Gaussian, Overlaps, PhaseRetrieval, Problem, Student
 from twolayer.specification.fields import as_data
@@ -117,7 +117,7 @@ def fixed_point(p: int, learning_rate: float, noise: float) -> FixedPoint:
     return FixedPoint(abs(float(end[0])), float(end[1]), float(risk), bool(leading < 1e-9))
 
 
-@eqx.filter_jit
+@KeptProgram
 def _symmetric_end(engine: Chosen, problem: Problem, training: SGD) -> tuple[Array, Array, Array, Array]:
     """The end (m, q) of the symmetric dynamics, its residual, excess risk, and the leading eigenvalue of the drift."""
     import optimistix

@@ -16,12 +16,12 @@ rate, to another Q and a. For exponent 2 the matrix is taken there.
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from twolayer.core.programs import KeptProgram
 from twolayer.core.random import seed_key
 from twolayer.expectation import Chosen, choose
 from twolayer.problem import Overlaps, Problem
@@ -172,7 +172,7 @@ def _best(rate: Any, largest: float) -> float:
     return float(optimum.x)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@eqx.filter_jit
+@KeptProgram
 def _linearised(engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array) -> tuple[Array, Array]:
     """The velocity of the overlaps with orthonormal target directions at the plateau, and its derivative.
 
@@ -195,7 +195,7 @@ def _velocity(
     return jax.scipy.linalg.solve_triangular(root, dM.T, lower=True).T
 
 
-@eqx.filter_jit
+@KeptProgram
 def _relaxed(engine: Chosen, problem: Problem, training: SGD, root: Array, a: Array) -> tuple[Array, Array]:
     """The derivative of the velocity where Q and a have come to rest without overlap, and how fast they still move."""
     at = jnp.zeros((problem.p, problem.k))

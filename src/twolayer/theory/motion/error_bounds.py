@@ -26,7 +26,7 @@ def nudged(starts: Overlaps, sign: float) -> Overlaps:
         moved = BlockOverlaps(jnp.asarray(Q), jnp.asarray(M), blocks.frame)
         return Overlaps.by_block(moved, starts.a)
     Q, M = nudged_overlaps(np.asarray(starts.Q), np.asarray(starts.M), sign)
-    return Overlaps(jnp.asarray(Q), jnp.asarray(M), starts.P, starts.a)
+    return Overlaps(jax.device_put(Q), jax.device_put(M), starts.P, starts.a)
 
 
 def nudged_overlaps(Q: np.ndarray, M: np.ndarray, sign: float) -> tuple[np.ndarray, np.ndarray]:

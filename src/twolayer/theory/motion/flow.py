@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from twolayer.core.estimate import Estimate
-from twolayer.core.program_cache import QuickProgram
+from twolayer.core.programs import QuickProgram
 from twolayer.core.types import Numbers
 from twolayer.description import Plan, Record, Status
 from twolayer.theory.motion.error_bounds import carried, largest

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from twolayer.core.programs import KeptProgram
 from twolayer.core.random import Purpose, purpose_key
 from twolayer.core.types import Numbers
 from twolayer.description import Applies, Exactness, Plan, Record
@@ -110,12 +111,12 @@ def draw_particles(problem: Problem, plan: Plan, number: int | None) -> tuple[Pa
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), units, drawn), cosines
 
 
-@eqx.filter_jit
+@KeptProgram
 def _own_units(starts: Overlaps) -> tuple[Particles, Array]:
     return jax.vmap(lambda Q, M, a: as_particles(Overlaps(Q, M, starts.P, a)))(starts.Q, starts.M, starts.a)
 
 
-@eqx.filter_jit
+@KeptProgram
 def _draw_students(problem: Problem, keys: Any, numbers: Any) -> Particles:
     def one(key: Any) -> Particles:
         stream = purpose_key(key, Purpose.PARTICLES)

@@ -14,6 +14,7 @@ from twolayer.compiler.draws import four_normals, four_of
 from twolayer.compiler.loops import WrittenOut, counter
 from twolayer.compiler.scalar import Program, Unsupported, scalarize
 from twolayer.core.linalg import cholesky
+from twolayer.core.programs import KeptProgram
 from twolayer.core.types import Numbers
 from twolayer.description import Watch
 from twolayer.expectation import Chosen, Moments, SquareUnits, increment_parts, increment_rates
@@ -255,7 +256,7 @@ def path_step(setting: PathSetting, path: OverlapPath, kept: Kept, shake: Shake,
     return OverlapPath(*changing(there), outside, crossing)
 
 
-@eqx.filter_jit
+@KeptProgram
 def advance_xla(
     setting: PathSetting,
     path: OverlapPath,

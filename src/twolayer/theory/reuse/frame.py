@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from twolayer.core.linalg import cholesky, root
+from twolayer.core.programs import KeptProgram
 from twolayer.core.types import Numbers
 from twolayer.problem import Overlaps, Problem
 from twolayer.problem.spectrum_blocks import coordinates_of
@@ -198,7 +199,7 @@ class Position(NamedTuple):
     traces: Traces
 
 
-@eqx.filter_jit
+@KeptProgram
 def begin(
     problem: Problem, training: SGD, alpha: Numbers, start: Overlaps, cloud: TypicalSamples
 ) -> tuple[Constants, Position]:

@@ -2,12 +2,12 @@
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from twolayer.core.programs import KeptProgram
 from twolayer.core.types import Numbers
 from twolayer.problem import BlockFrame, Problem
 from twolayer.theory.reuse.sobol import Net, uniforms
@@ -89,7 +89,7 @@ def coordinates_needed(layout: Layout, batches: Batches | None) -> int:
     return layout.size + 1 + (0 if batches is None else batches.choices(layout.gradients))
 
 
-@eqx.filter_jit
+@KeptProgram
 def make_cloud(
     problem: Problem,
     target: Array | np.ndarray | BlockFrame,
