@@ -237,7 +237,9 @@ def test_the_stein_matrix_is_the_derivative_of_the_risk(activation, gap):
         pytest.param(12, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(3.0, constraint=tl.Sphere()), marks=pytest.mark.slow),
         pytest.param(20, tl.PowerLaw(1.0, bins=4), tl.SGD(3.0, weight_decay=0.1), marks=pytest.mark.long),
         pytest.param(14, [(2.0, 0.3), (0.0, 0.3), (0.7, 0.4)], tl.SGD(3.0), marks=pytest.mark.long),
-        (20, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(3.0, batch_size=5, layers=tl.Both())),
+        pytest.param(
+            20, [(3.0, 0.25), (0.6, 0.75)], tl.SGD(3.0, batch_size=5, layers=tl.Both()), marks=pytest.mark.slow
+        ),
         pytest.param(24, [(2.0, 0.25), (0.5, 0.75)], tl.SGD(2.0, momentum=0.6), marks=pytest.mark.slow),
         pytest.param(
             30, [(2.0, 0.25), (0.5, 0.75)], tl.SGD(2.0, batch_size=3, momentum=tl.Nesterov(0.6)), marks=pytest.mark.slow
