@@ -1,5 +1,7 @@
 """The plateau of quadratic students that are free or train both layers: formulas against other routes."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
@@ -141,7 +143,7 @@ def fewest_steps(student: QuadraticStudent, d: int, threshold: float) -> tuple[f
     values = [steps(x) for x in grid]
     best = int(np.argmin(values))
     around = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    optimum = minimize_scalar(steps, bounds=around, method="bounded", options={"xatol": 1e-6})
+    optimum: Any = minimize_scalar(steps, bounds=around, method="bounded", options={"xatol": 1e-6})
     return float(np.exp(optimum.x)), float(optimum.fun)
 
 
