@@ -205,31 +205,22 @@ def source_in_pieces(draws: Program, step: Program, state: int, fixed: int, *, w
     over = [f"for i in range({width}):"] if width > 1 else []
     every = over or [f"for j in range({AHEAD}):"]
     more = "" if width > 1 else ", i, j"
+    both = f"memory, constants{more}"
     stepping, result, places = _pieces(
-        "step",
-        step,
-        given,
-        lambda n: f"memory[{live + n * width} + i]",
-        constants,
-        over,
-        f"memory, constants{more}",
-        states,
+        "step", step, given, lambda n: f"memory[{live + n * width} + i]", constants, over, both, states
     )
     begin = live + places * width
     call = "memory, constants, words, time" + ("" if width > 1 else ", i")
     drawing, number, more_places = _pieces(
         "draw", draws, words, lambda n: f"memory[{begin + n * lanes} + {lane}]", constants, every, call, buffer
     )
-    # Every result is read before one is written, since a state may be another one from before.
-    reads = [_from_memory(result(node), given) for node in step.outputs]
-    late = [n for n, value in enumerate(reads) if value.strip("()") != states[n]]
-    ends = [f"y{n} = {reads[n]}" for n in late] + [f"{states[n]} = y{n}" for n in late]
     values = [number(node) for node in draws.outputs]
     moves = [f"{place} = {value}" for place, value in zip(buffer, values, strict=True) if place not in value]
-    head = [f"def finish(memory, constants{more}):", *_indent(1, [*_needed(constants, ends), *over])]
+    ends = _ends([_from_memory(result(node), given) for node in step.outputs], states)
+    head = [f"def finish({both}):", *_indent(1, [*_needed(constants, ends), *over])]
     last = [[*head, *_indent(1 + len(over), ends)]] if ends else []
-    calls = [f"step{n}(memory, constants{more})" for n in range(len(stepping))]
-    calls += [f"finish(memory, constants{more})"] * len(last)
+    calls = [f"step{n}({both})" for n in range(len(stepping))]
+    calls += [f"finish({both})"] * len(last)
     functions = [*stepping, *drawing, *last]
     size = begin + more_places * lanes
     drawing_calls = [f"draw{n}({call})" for n in range(len(drawing))]
@@ -255,6 +246,15 @@ def source_in_pieces(draws: Program, step: Program, state: int, fixed: int, *, w
     ]
     code = ["\n".join(["@piece", *function]) for function in functions]
     return "\n".join([*code, *lines]) + "\n", constants.array()
+
+
+def _ends(results: Sequence[str], states: Sequence[str]) -> list[str]:
+    """The assignments that bring results to the places of the state where they do not stand yet.
+
+    Every result is read before one is written, since a state may be another one from before.
+    """
+    late = [n for n, value in enumerate(results) if value.strip("()") != states[n]]
+    return [f"y{n} = {results[n]}" for n in late] + [f"{states[n]} = y{n}" for n in late]
 
 
 def _from_memory(expression: str, given: Sequence[tuple[str, str]]) -> str:

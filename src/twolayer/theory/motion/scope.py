@@ -28,7 +28,7 @@ def spectrum_refusal(problem: Problem) -> str:
         return ""
     return (
         "it describes inputs with the covariance I, but `problem.inputs` has a spectrum; `SaadSolla`, `SDE`, "
-        "`BatchMap`, `OverlapSGD` and `DirectSGD` cover it."
+        "`BatchMap`, `DMFT`, `OverlapSGD` and `DirectSGD` cover it."
     )
 
 
