@@ -412,8 +412,11 @@ def _risks_of(
         (moment,) = variant.serves[0]
         return variant.parts(problem, Overlaps(row[0], row[1], P, row[2]), (moment,))[moment]
 
+    # Rules that adapt to each row would make all of their choices in every row of a vector.
+    over_rows = jax.lax.map if variant.judges_first else lambda function, batch: jax.vmap(function)(batch)
+
     def advance(batch: Array, risks: Array) -> Array:
-        return risks.at[batch].set(jax.vmap(risk_of_row)(tuple(x[batch] for x in rows)))
+        return risks.at[batch].set(over_rows(risk_of_row, tuple(x[batch] for x in rows)))
 
     return jax.lax.fori_loop(0, batches, advance, jnp.zeros(rows[2].shape[:2]))
 

@@ -29,7 +29,16 @@ from twolayer.expectation.doubt import Marginals, doubts
 from twolayer.expectation.engine import AbstractEngine, Suits
 from twolayer.expectation.gaussian_moments import MOMENTS, student_weights
 from twolayer.expectation.mesh import even_rule
-from twolayer.expectation.ridge_averages import COARSER, MOST_SMOOTH, TERMS, FieldAverages, Given, Ridges, without
+from twolayer.expectation.ridge_averages import (
+    BEYOND,
+    COARSER,
+    MOST_SLOPES,
+    TERMS,
+    FieldAverages,
+    Given,
+    Ridges,
+    without,
+)
 from twolayer.expectation.rules import QuadratureRule, target_values
 from twolayer.expectation.slices import ratio
 from twolayer.expectation.tails import reach
@@ -82,8 +91,8 @@ class GivenTarget(AbstractEngine):
             return Suits(False, "the target is a sum of functions of one field each, for which there are faster rules")
         if not problem.student.activation.is_smooth:
             return Suits(False, "a series of functions with kinks converges slowly")
-        if problem.p > MOST_SMOOTH:
-            return Suits(False, f"{problem.p} units of the student, limit {MOST_SMOOTH}")
+        if problem.p > MOST_SLOPES:
+            return Suits(False, f"{problem.p} units of the student, limit {MOST_SLOPES}")
         if problem.k > MOST_FIELDS:
             return Suits(False, f"{problem.k} target fields, limit {MOST_FIELDS}")
         smooth = suits_smooth_target(problem)
@@ -171,7 +180,8 @@ class _WithTarget:
         kinds = unit_kinds(_silent(problem))
         assert kinds is not None
         self.kind = kinds[0]._replace(units=tuple(range(problem.p)))
-        edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
+        left_out = BEYOND * engine.student.wanted
+        edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS, left_out)
         rest = overlaps.perpendicular
         self.averages = FieldAverages(engine.student, self.rules.along, (self.kind,), rest, edge, TERMS)
         points, weights = (jnp.asarray(part) for part in engine.grids[0])

@@ -23,7 +23,7 @@ from twolayer.expectation.break_points import Breaks
 from twolayer.expectation.rules import QuadratureRule
 
 # The density of nodes for the normal distribution: DENSITY at the origin, falling beyond this share of the reach.
-DENSITY, CORE = 0.6, 0.45
+DENSITY, CORE = 0.6, 0.25
 # Nodes for a wave, per length of the pieces on which a short rule resolves it.
 WAVE = 4.0
 # Nodes for each kernel.

@@ -31,27 +31,30 @@ from twolayer.expectation.gaussian_moments import MOMENTS
 from twolayer.expectation.mesh import WIDE, Extent, Monitor, even_rule, length_of, mesh, narrowest
 from twolayer.expectation.rules import QuadratureRule, legendre_rule
 from twolayer.expectation.slices import Slices, ratio
-from twolayer.expectation.tails import LEAST, reach, reach_of_target, tail_share
+from twolayer.expectation.tails import least_reach, reach, reach_of_target, tail_share
 from twolayer.expectation.tilted import REACH, TAIL
 from twolayer.expectation.units_of import Kernels, fields_of, moved, places_of, sum_of, unit_kinds
 from twolayer.problem import Overlaps, Problem
 
 # Fewest and most nodes of each rule, and nodes per unit of the variable t of a field. It is that of a student's row of
 # the length LONG, or LONGER for waves; longer ones are less accurate.
-FEWEST, MOST, PER_LENGTH, LONG, LONGER = 32, 160, 1.3, 3.0, 6.0
+FEWEST, MOST, PER_LENGTH, LONG, LONGER = 26, 160, 1.2, 3.0, 6.0
 # The relative accuracy below which there are more nodes, and how many more for each further digit.
 USUAL, PER_DIGIT = 1e-6, 0.2
 # The share of the nodes in the coarser rules that give the error.
-COARSER = (0.8, 0.62)
+COARSER = (0.85, 0.65)
 # The accuracy of long rows by the usual number of nodes, below which an integrator gains nothing: each evaluation is
 # expensive, and a method of few stages with interpolated save points needs the fewest.
 RTOL = 2e-6
+# The fraction of an average that lies beyond the reach of the rules, in units of their relative accuracy.
+BEYOND = 1e-4
 # Terms of the series.
-TERMS = 20
+TERMS = 12
 # Units of the student and of the target together, for moments with two slopes and for others.
 MOST_UNITS, MOST_PAIRED = 10, 24
-# Units of the student for moments with two slopes, with kinks and without: the work grows with their pairs.
-MOST_SLOPES, MOST_SMOOTH = 2, 4
+# Units of the student for moments with two slopes, since the work grows with their pairs; and units with kinks for
+# other moments, which rules along single fields serve more accurately where rows are nearly parallel.
+MOST_SLOPES, MOST_KINKED = 4, 2
 # Kinks of all units together, at each of which the rules along a field break, and nodes between them.
 MOST_KINKS, BETWEEN = 8, 0.75
 # The share of what the series leaves out for two slopes of one unit that counts as left out for those of two units, as
@@ -116,11 +119,13 @@ class Ridges(AbstractEngine):
             return Suits(False, "the target is not known to be a sum of functions of one field each")
         if not kinds[0].is_continuous:
             return Suits(False, "the activation jumps, so that its derivative is not a function")
-        most = MOST_SLOPES if kinds[0].kinks else MOST_SMOOTH
-        if moment == "phi_hd" and problem.p > most:
-            return Suits(False, f"{problem.p} units of the student, limit {most}: along each pair takes too long")
+        if moment == "phi_hd" and problem.p > MOST_SLOPES:
+            return Suits(
+                False, f"{problem.p} units of the student, limit {MOST_SLOPES}: along each pair takes too long"
+            )
+        most = MOST_KINKED if kinds[0].kinks else MOST_SLOPES
         if problem.p > most and Slices.suits(problem, moment).ok:
-            return Suits(False, f"{problem.p} units of the student, which rules along single fields serve faster")
+            return Suits(False, f"{problem.p} units of the student, which rules along single fields serve better")
         limit = MOST_UNITS if moment == "phi_hd" else MOST_PAIRED
         number = sum(len(kind.units) for kind in kinds)
         if number > limit:
@@ -135,7 +140,8 @@ class Ridges(AbstractEngine):
         kinds = unit_kinds(problem)
         assert kinds is not None
         longest = [(LONG if kind.breaks.is_settled else LONGER) if i == 0 else 1.0 for i, kind in enumerate(kinds)]
-        needed = max(length_of(kind.features, length, LEAST) for kind, length in zip(kinds, longest, strict=True))
+        edge = least_reach(BEYOND * min(rtol, USUAL))
+        needed = max(length_of(kind.features, length, edge) for kind, length in zip(kinds, longest, strict=True))
         size = np.clip(round(PER_LENGTH * needed), FEWEST, MOST)
         digits = max(0.0, np.log10(USUAL / rtol))
         size = int(min(round(size * (1.0 + PER_DIGIT * digits)), MOST))
@@ -260,7 +266,8 @@ class _Moments:
         self.bound, self.problem, self.overlaps, self.wanted = engine.bound, problem, overlaps, wanted
         self.p, self.kinds, self.fields = problem.p, kinds, fields_of(problem, overlaps)
         # All moments at once and without noise, so that no moment depends on what else is asked for.
-        edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS)
+        left_out = BEYOND * engine.wanted
+        edge = reach(dataclasses.replace(problem, noise=0.0), overlaps, MOMENTS, left_out)
         terms = TERMS if "phi_hd" in wanted else 2
         self.all = FieldAverages(engine, engine.rules.along, kinds, self.fields.covariance, edge, terms)
         # What concerns the target alone does not depend on the student: along a trajectory it is computed once.
@@ -271,7 +278,7 @@ class _Moments:
             engine.rules.alone,
             tuple(kind for kind in of_target if kind.units),
             jnp.asarray(directions) @ overlaps.P @ jnp.asarray(directions).T,
-            reach_of_target(problem, overlaps.P),
+            reach_of_target(problem, overlaps.P, left_out),
             2,
         )
 

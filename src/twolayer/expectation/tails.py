@@ -73,8 +73,8 @@ AT_ONCE = 8192
 DISTANCES = np.linspace(0.0, 38.0, 153)
 # An average that is made beyond this distance is infinite, or too large for a number.
 FAR = 30.0
-# The smallest and the largest reach of a rule, and the fraction of an average that it may leave out.
-LEAST, MOST, NEGLIGIBLE = 9.0, 37.0, 1e-17
+# The largest reach of a rule, and the fraction of an average that it may leave out.
+MOST, NEGLIGIBLE = 37.0, 1e-17
 # A region that a cloud may miss is about so many deviations out.
 RARE = 4.0
 # The logarithm of a number that has overflowed.
@@ -156,22 +156,33 @@ def _log_shares(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -
     return {name: x + jnp.asarray(radius).reshape(-1, *[1] * (x.ndim - 1)) for name, x in envelopes.items()}
 
 
-def reach(problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...]) -> Float[Array, ""]:
-    """Return how far a rule must reach for the wanted moments at the overlaps, in deviations."""
-    return _reach_for(*_log_shares(problem, overlaps, wanted).values())
+def reach(
+    problem: Problem, overlaps: Overlaps, wanted: tuple[str, ...], left_out: float = NEGLIGIBLE
+) -> Float[Array, ""]:
+    """Return how far a rule must reach for the wanted moments at the overlaps, in deviations.
+
+    It may leave out this fraction of an average.
+    """
+    return _reach_for(left_out, *_log_shares(problem, overlaps, wanted).values())
 
 
-def reach_of_target(problem: Problem, P: Float[Array, "k k"]) -> Float[Array, ""]:
+def reach_of_target(problem: Problem, P: Float[Array, "k k"], left_out: float = NEGLIGIBLE) -> Float[Array, ""]:
     """Return how far a rule must reach for the average square of the target, in deviations."""
-    return _reach_for(2.0 * _log_target(problem, jax.lax.stop_gradient(P)) + jnp.asarray(_log_radii(problem.k)))
+    square = 2.0 * _log_target(problem, jax.lax.stop_gradient(P)) + jnp.asarray(_log_radii(problem.k))
+    return _reach_for(left_out, square)
 
 
-def _reach_for(*log_shares: Float[Array, "distances ..."]) -> Float[Array, ""]:
-    needed = jnp.asarray(LEAST)
+def least_reach(left_out: float = NEGLIGIBLE) -> float:
+    """Return the reach for a function that does not grow: the normal density falls to the fraction left out."""
+    return float(np.sqrt(-2.0 * np.log(left_out)))
+
+
+def _reach_for(left_out: float, *log_shares: Float[Array, "distances ..."]) -> Float[Array, ""]:
+    needed = jnp.asarray(least_reach(left_out))
     for shares in log_shares:
         flat = shares.reshape(len(DISTANCES), -1)
         relative = flat - jnp.max(flat, axis=0)[None, :]
-        counts = jnp.any(relative > np.log(NEGLIGIBLE), axis=1)
+        counts = jnp.any(relative > np.log(left_out), axis=1)
         needed = jnp.maximum(needed, jnp.max(jnp.where(counts, jnp.asarray(DISTANCES), 0.0)))
     return jnp.minimum(needed, MOST)
 
