@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from twolayer.core.program_cache import keep
-from twolayer.core.stable_names import Nameless, digest, versions
+from twolayer.core.stable_names import Nameless, digest, foundations
 
 if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
@@ -217,7 +217,7 @@ class KeptProgram(Generic[P, R]):
             named = digest(self._function, self._options, _settings(), (args, kwargs))
         except Nameless:
             return None
-        return cache.own / f"{kind}-{hashlib.sha256(f'{versions()} {named}'.encode()).hexdigest()}"
+        return cache.own / f"{kind}-{hashlib.sha256(f'{foundations()} {named}'.encode()).hexdigest()}"
 
     def _found(self, args: Any, kwargs: Any, arrays: list[Any]) -> _Executable | None:
         """The program that an earlier process has left, or one that is left for a later one; None if it has no name."""

@@ -32,7 +32,7 @@ class Nameless(Exception):
 
 
 @cache
-def versions() -> str:
+def foundations() -> str:
     """What programs depend on besides themselves: Python, the libraries, and the files of this package."""
     import equinox
     import jax
