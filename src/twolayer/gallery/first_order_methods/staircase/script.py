@@ -25,7 +25,7 @@ def biased(x):
 
 
 def make(spec, ask):
-    p, wide, d, replicas = (32, 256, 1000, 16) if ask.full else (16, 64, 256, 16)
+    p, wide, d, replicas = (128, 64, 1000, 16) if ask.full else (16, 64, 256, 16)
     steps = np.arange(STEPS + 1)
     gaussian, signs = np.random.default_rng(0).standard_normal(p), np.resize([1.0, -1.0], p)
     claims, curves, right, asked = [], {}, 0, 0
