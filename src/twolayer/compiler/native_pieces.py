@@ -117,7 +117,7 @@ def _settled(program: Program, piece: Int[np.ndarray, " all"], state: int) -> di
 
 
 def _placed(
-    results: Sequence[int], piece: Int[np.ndarray, " all"], needed_until: Int[np.ndarray, " all"]
+    results: Sequence[int], piece: Int[np.ndarray, " all"], needed_until: Int[np.ndarray, " operations"]
 ) -> dict[int, int]:
     """A place for each result, which another one takes after the last piece that reads it.
 
