@@ -5,7 +5,9 @@ import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -303,3 +305,11 @@ def test_quick_programs_compute_the_same_alone_and_within_others():
 
 def _refusing(x):
     raise ValueError("of the function")
+
+
+def test_constants_that_a_function_holds_belong_to_its_program(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "keep", lambda: SimpleNamespace(own=tmp_path))
+    program = programs.KeptProgram(lambda function, x: function(x))
+    for factor in (2.0, 3.0):  # the second would be read from the file of the first under one name
+        assert float(program(partial(lambda a, x: a * x, np.array(factor)), jnp.asarray(5.0))) == 5.0 * factor
+    assert len(list(tmp_path.glob("program-*"))) == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import twolayer as tl
-from twolayer.core.stable_names import Nameless, digest
+from twolayer.core.stable_names import Argument, Nameless, digest
 from twolayer.specification.fields import replaced
 
 PROBLEM = tl.Problem(tl.Committee(2, "erf"), tl.Student(2, "erf"), tl.Gaussian(d=50), noise=0.1)
@@ -54,9 +54,17 @@ def test_what_a_program_depends_on_has_another_name(other):
     assert digest(PROBLEM) != digest(other)
 
 
-def test_arrays_are_named_by_their_shapes_and_numbers_by_their_values():
-    assert digest(np.zeros(3)) == digest(np.ones(3)) != digest(np.zeros(4))
-    assert digest(np.zeros(3)) != digest(np.zeros(3, dtype=np.float32))
+def test_arrays_are_constants_unless_a_program_is_given_them():
+    constants = np.zeros(3), np.ones(3), np.zeros((3, 1)), np.zeros(3, dtype=np.float32)
+    given = Argument((3,), "float64", False), Argument((4,), "float64", False), Argument((3,), "float64", True)
+    assert len({digest(x) for x in (*constants, *given)}) == 7
+    assert digest(jnp.ones(3)) == digest(np.ones(3)) != digest(partial(jnp.clip, np.ones(3)))
+    assert digest(partial(jnp.clip, np.ones(3))) != digest(partial(jnp.clip, np.zeros(3)))
+    with pytest.raises(Nameless):
+        digest(jax.random.key(0))
+
+
+def test_numbers_are_named_by_their_values_and_types():
     assert len({digest(x) for x in (1, 1.0, True, "1", None, (1,), [1], -0.0, 0.0)}) == 9
 
 

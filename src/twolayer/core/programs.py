@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from twolayer.core.program_cache import keep
-from twolayer.core.stable_names import Nameless, digest, foundations
+from twolayer.core.stable_names import Argument, Nameless, digest, foundations
 
 if TYPE_CHECKING:
     from jax.stages import Compiled, Lowered
@@ -214,7 +214,7 @@ class KeptProgram(Generic[P, R]):
         if cache is None:
             return None
         try:
-            named = digest(self._function, self._options, _settings(), (args, kwargs))
+            named = digest(self._function, self._options, _settings(), _without_numbers((args, kwargs)))
         except Nameless:
             return None
         return cache.own / f"{kind}-{hashlib.sha256(f'{foundations()} {named}'.encode()).hexdigest()}"
@@ -255,6 +255,17 @@ class KeptProgram(Generic[P, R]):
         executable = _Executable(program, results[0], _held_bytes(program))
         _write(place, executable)
         return executable
+
+
+def _without_numbers(arguments: Any) -> Any:
+    """The arguments with an `Argument` in the place of each array that the program is given."""
+    import equinox as eqx
+    import jax
+
+    def of(x: Any) -> Any:
+        return Argument(x.shape, str(x.dtype), bool(getattr(x, "weak_type", False))) if eqx.is_array(x) else x
+
+    return jax.tree.map(of, arguments)
 
 
 def _filled(result: Any, arrays: list[Any]) -> Any:

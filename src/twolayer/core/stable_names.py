@@ -15,8 +15,9 @@ import sys
 import types
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,8 @@ PACKAGE = Path(__file__).parents[1]
 # Modules whose content is that of their versions.
 LIBRARIES = ("jax", "jaxlib", "numpy", "equinox", "scipy", "jaxtyping", *sys.stdlib_module_names)
 OWN = "twolayer"
+# Those that take part in traced programs, whose versions therefore belong to the name of each.
+TRACED = ("jax", "jaxlib", "numpy", "scipy", "equinox", "optimistix", "lineax")
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 
@@ -31,14 +34,18 @@ class Nameless(Exception):
     """Something that two processes cannot recognise as the same."""
 
 
+class Argument(NamedTuple):
+    """An array that a program is given: only its shape and type belong to the program."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_weak: bool
+
+
 @cache
 def foundations() -> str:
     """What programs depend on besides themselves: Python, the libraries, and the files of this package."""
-    import equinox
-    import jax
-    import jaxlib
-
-    known = [sys.version, *(module.__version__ for module in (jax, jaxlib, np, equinox))]
+    known = [sys.version, *map(metadata.version, TRACED)]
     files = [f"{place} {status.st_size} {status.st_mtime_ns}" for place, status in sorted(_files(PACKAGE))]
     known += [os.environ.get(name, "") for name in ("XLA_FLAGS", "JAX_ENABLE_X64")]
     return hashlib.sha256("\n".join([*known, *files]).encode()).hexdigest()
@@ -63,13 +70,12 @@ def digest(*things: object) -> str:
 class _Description:
     """The pieces of text that describe things, in an order that is the same in every process.
 
-    Arrays are arguments of the program, so that their shapes are enough; within a function they are constants.
+    An array is a constant of the program, with its numbers, unless an `Argument` stands in its place.
     """
 
     def __init__(self, pieces: list[str]):
         self.pieces = pieces
         self.open: list[Any] = []  # what is being described, which may refer to itself
-        self.depth_of_functions = 0
 
     def say(self, *words: object) -> None:
         """Add the words to the description."""
@@ -93,7 +99,9 @@ class _Description:
     def _of_content(self, thing: Any) -> None:
         import jax
 
-        if isinstance(thing, jax.Array | np.ndarray | np.generic):
+        if isinstance(thing, Argument):
+            self.say("argument", *thing)
+        elif isinstance(thing, jax.Array | np.ndarray | np.generic):
             self._of_array(thing)
         elif isinstance(thing, np.dtype | enum.Enum):
             self.say(type(thing).__name__, str(thing))
@@ -128,9 +136,10 @@ class _Description:
             raise Nameless(f"{type(thing).__module__}.{type(thing).__qualname__}")
 
     def _of_array(self, thing: Any) -> None:
+        if not isinstance(thing.dtype, np.dtype) or thing.dtype.hasobject:  # random keys, and objects
+            raise Nameless(str(thing.dtype))
         self.say("array", np.shape(thing), thing.dtype, getattr(thing, "weak_type", False))
-        if self.depth_of_functions:
-            self.say(hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest())
+        self.say(hashlib.sha256(np.ascontiguousarray(thing).tobytes()).hexdigest())
 
     def _of_place(self, thing: Any, module: str) -> None:
         if module.partition(".")[0] not in (*LIBRARIES, OWN):
@@ -150,17 +159,17 @@ class _Description:
 
     def _of_function(self, thing: types.FunctionType) -> None:
         self.say("function")
-        self.depth_of_functions += 1
         cells = [cell.cell_contents for cell in thing.__closure__ or ()]
         self.of((thing.__code__, thing.__defaults__, thing.__kwdefaults__, cells))
         for name in sorted(_names(thing.__code__)):
             if name in thing.__globals__:
                 self.say(name)
                 self.of(thing.__globals__[name])
-        self.depth_of_functions -= 1
 
     def _of_code(self, thing: types.CodeType) -> None:
-        self.say("code", thing.co_code.hex(), thing.co_names, thing.co_varnames, thing.co_freevars)
+        names = thing.co_names, thing.co_varnames, thing.co_freevars, thing.co_cellvars
+        arguments = thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount, thing.co_flags
+        self.say("code", thing.co_code.hex(), thing.co_exceptiontable.hex(), *names, *arguments)
         self.of(thing.co_consts)
 
     def _of_fields(self, thing: Any) -> None:
