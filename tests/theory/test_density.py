@@ -85,7 +85,7 @@ def test_the_risk_falls_by_the_squared_forces(make):
 def test_bad_densities_are_refused():
     b, s, mass = np.linspace(-1, 1, 5), np.linspace(0, 1, 4), np.full((4, 3), 1 / 12)
     two = tl.Problem(tl.Committee(2, "erf"), tl.Student(1, "erf"), tl.Gaussian(D))
-    with pytest.raises(tl.NotApplicable, match="one target direction"):
+    with pytest.raises(tl.NotApplicable, match="a target of one direction"):
         follow_density(two, mass, b, s, TIMES)
     with pytest.raises(tl.InvalidInput, match="`mass` must be non-negative"):
         follow_density(PROBLEM, mass.T, b, s, TIMES)

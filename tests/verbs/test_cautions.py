@@ -128,7 +128,7 @@ def test_a_long_run_is_told_before_it_begins_and_once(monkeypatch, told):
         assert len(told()) == 1, "it is told before"
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evolving, "follow", interrupted)
+    monkeypatch.setattr(evolving, "follow_phases", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tl.evolve(problem, training, "DirectSGD", until=5.0, replicas=4)
     (sentence,) = told()

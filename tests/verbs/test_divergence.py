@@ -46,7 +46,7 @@ NOT_FINITE = [(name, value) for name in ("Q", "M", "a", "excess_risk") for value
 @pytest.mark.parametrize(("name", "value"), [*NOT_FINITE, ("risk_error", np.nan), ("overlap_error", np.nan)])
 def test_no_row_that_is_not_finite_counts_as_done(monkeypatch, name, value):
     """Whatever a description says: a saved NaN or infinity is a divergence, and what comes after it is missing."""
-    followed = evolving.follow
+    followed = evolving.follow_phases
 
     def broken(*arguments):
         record = followed(*arguments)
@@ -54,7 +54,7 @@ def test_no_row_that_is_not_finite_counts_as_done(monkeypatch, name, value):
         x[1, 2] = value
         return record._replace(**{name: x})
 
-    monkeypatch.setattr(evolving, "follow", broken)
+    monkeypatch.setattr(evolving, "follow_phases", broken)
     problem = tl.Problem(tl.PhaseRetrieval(), tl.Student(1, "square"), tl.Gaussian(50))
     ask = {"until": 0.5, "save": "linear:5", "replicas": 2}
     data = tl.evolve(problem, tl.SGD(0.1), tl.OverlapSGD(backend="xla"), **ask, throw=False)

@@ -227,7 +227,7 @@ def test_explain_lists_what_applies_and_why_not():
     assert "DirectSGD    yes" in text and "SaadSolla    yes" in text
     assert "SDE          no" in text and "momentum" in text
     assert "closed form (thresholds)" in text
-    relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(3, "relu"), tl.Gaussian(100))
+    relu = tl.Problem(tl.SingleIndex("sin(z)"), tl.Student(5, "relu"), tl.Gaussian(100))
     explanation = tl.explain(relu, tl.SGD(1.0))
     low, high = explanation.moments[0], explanation.moments[-1]
     assert (low.moment, low.fields, high.moment, high.fields) == ("excess_risk", 2, "phi_hd", 4)
