@@ -180,14 +180,14 @@ def test_fifty_kills_change_no_number(spec, whole, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_ctrl_c_keeps_finished_cells_and_says_so(spec, workers):
-    process = command(spec, "--workers", workers, "--over", "run.seed=lin:0:999:1000")
+    process = command(spec, "--workers", workers, "--over", "run.seed=lin:0:9999:10000")
     cells = spec.parent / "out" / "cells"
     while process.poll() is None and not any(cells.glob("*.npz")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LIMIT)
-    assert process.returncode == 130 and "4000 cells are kept" in errors and "Traceback" not in errors, errors
-    assert 0 < int((tl.load(spec.parent / "out").cell_status == 0).sum()) < 4_000
+    assert process.returncode == 130 and "40000 cells are kept" in errors and "Traceback" not in errors, errors
+    assert 0 < int((tl.load(spec.parent / "out").cell_status == 0).sum()) < 40_000
 
 
 @pytest.mark.slow
