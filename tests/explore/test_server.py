@@ -538,7 +538,7 @@ def attack(page, number, seed, is_wide):
 
 def is_program(path):
     """Whether a file of the cache is a compiled program, the list of them, or what programs took."""
-    return path.name.startswith(("jit_", "kernel_")) or path.name in (
+    return path.name.startswith(("jit_", "kernel_", "program-", "counts-")) or path.name in (
         "sizes",
         "averages.json",
         "compile-times.json",

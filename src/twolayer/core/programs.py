@@ -181,7 +181,7 @@ class KeptProgram(Generic[P, R]):
     def held_bytes(self, *args: P.args, **kwargs: P.kwargs) -> float:
         """Bytes that one call holds beside its arguments, as the compiler has laid them out."""
         program, _ = self._program(args, kwargs)
-        return _held_bytes(self.lower(*args, **kwargs).compile()) if program is None else program.held_bytes
+        return _held_bytes(self._lowered(args, kwargs)[0].compile()) if program is None else program.held_bytes
 
     def _program(self, args: Any, kwargs: Any) -> tuple[_Executable | None, list[Any]]:
         """The kept program for some arguments, if there can be one, and the arrays among them."""
@@ -201,7 +201,7 @@ class KeptProgram(Generic[P, R]):
             return None, []
         if not known:
             with self._lock:
-                program = self._programs.get(key) or self._found(args, kwargs, arrays)
+                program = self._programs.get(key) or self._found(args, kwargs)
                 while len(self._programs) >= MANY:
                     del self._programs[next(iter(self._programs))]
                 self._programs[key] = program
@@ -219,7 +219,7 @@ class KeptProgram(Generic[P, R]):
             return None
         return cache.own / f"{kind}-{hashlib.sha256(f'{foundations()} {named}'.encode()).hexdigest()}"
 
-    def _found(self, args: Any, kwargs: Any, arrays: list[Any]) -> _Executable | None:
+    def _found(self, args: Any, kwargs: Any) -> _Executable | None:
         """The program that an earlier process has left, or one that is left for a later one; None if it has no name."""
         import jax
 
@@ -229,14 +229,23 @@ class KeptProgram(Generic[P, R]):
         found = _read(place)
         # JAX tells this of its own cache.
         jax.monitoring.record_event(f"/jax/compilation_cache/cache_{'hits' if found else 'misses'}")
-        return found or self._made(place, args, kwargs, arrays)
+        return found or self._made(place, args, kwargs)
 
-    def _made(self, place: Path, args: Any, kwargs: Any, arrays: list[Any]) -> _Executable | None:
+    def _made(self, place: Path, args: Any, kwargs: Any) -> _Executable | None:
+        lowered, result = self._lowered(args, kwargs)
+        with _without_cache_of_jax():
+            program = lowered.compile()
+        executable = _Executable(program, result, _held_bytes(program))
+        _write(place, executable)
+        return executable
+
+    def _lowered(self, args: Any, kwargs: Any) -> tuple["Lowered", Any]:
+        """The program of the arrays among some arguments, and its result with numbers in the place of arrays."""
         import equinox as eqx
         import jax
 
         dynamic, static = eqx.partition((args, kwargs), eqx.is_array)
-        structure = jax.tree.structure(dynamic)
+        arrays, structure = jax.tree.flatten(dynamic)
         results: list[Any] = []
         function: Any = self._function
 
@@ -249,12 +258,7 @@ class KeptProgram(Generic[P, R]):
             return leaves
 
         options: Any = {"compiler_options": _known(self._options)} if self._options else {}
-        lowered = jax.jit(of_arrays, **options).lower(*arrays)
-        with _without_cache_of_jax():
-            program = lowered.compile()
-        executable = _Executable(program, results[0], _held_bytes(program))
-        _write(place, executable)
-        return executable
+        return jax.jit(of_arrays, **options).lower(*arrays), results[0]
 
 
 def _without_numbers(arguments: Any) -> Any:
